@@ -1,4 +1,4 @@
-"""What both accountants owe to code written for dp_accounting: relations, `supports`, `_pld`."""
+"""What both accountants owe to code written for dp_accounting: relations, `supports`."""
 
 import math
 
@@ -7,7 +7,6 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 from dp_accounting.dp_event import (
     DiscreteLaplaceDpEvent,
-    MixtureOfGaussiansDpEvent,
     RandomizedResponseDpEvent,
 )
 from dp_accounting.pld import PLDAccountant
@@ -211,44 +210,6 @@ def test_an_infinite_epsilon_leaves_what_no_epsilon_covers(accountant):
 @both
 def test_at_delta_one_a_private_event_costs_nothing(accountant):
     assert accountant().compose(PTR).get_epsilon(1) == 0
-
-
-# --- what code written for dp_accounting reads from inside ----------------------------------------
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("event", "count", "interval"),
-    [
-        (PTR, 1, 1e-3),
-        (sampled(PTR, 0.01), 100, 1e-3),
-        (dp.GaussianDpEvent(1.0), 3, 1e-3),
-        (dp.ComposedDpEvent([PTR, MixtureOfGaussiansDpEvent(2.0, [0, 1], [0.5, 0.5])]), 2, 4e-3),
-        (dp.NonPrivateDpEvent(), 1, 1e-3),
-    ],
-    ids=["release", "sampled", "gaussian", "foreign", "non-private"],
-)
-def test_the_distribution_inside_is_what_was_composed(event, count, interval):
-    accountant = PldAccountant(value_discretization_interval=interval).compose(event, count)
-    inside = accountant._pld
-    for delta in (1e-9, 1e-5, 0.1):
-        epsilon = accountant.get_epsilon(delta)
-        found = inside.get_epsilon_for_delta(delta)
-        assert epsilon * (1 - 1e-6) <= found <= epsilon * (1 + 3e-3) + interval
-    for epsilon in (0.0, 0.7, 3.0):
-        below = accountant.get_delta(max(0.0, epsilon * (1 - 1e-3) - interval))
-        found = inside.get_delta_for_epsilon(epsilon)
-        assert accountant.get_delta(epsilon) * (1 - 1e-6) <= found <= below * 1.01 + 1e-9
-    assert accountant._contains_non_dp_event == isinstance(event, dp.NonPrivateDpEvent)
-
-
-def test_the_distribution_inside_composes_with_others():
-    ours = PldAccountant(value_discretization_interval=1e-3).compose(dp.GaussianDpEvent(2.0))
-    theirs = PLDAccountant(value_discretization_interval=1e-3).compose(dp.GaussianDpEvent(2.0))
-    together = ours._pld.compose(theirs._pld).get_epsilon_for_delta(DELTA)
-    exact = PldAccountant().compose(dp.GaussianDpEvent(2.0), 2).get_epsilon(DELTA)
-    assert exact <= together <= exact * 1.001
-    assert PldAccountant()._pld.get_epsilon_for_delta(0.0) == 0
 
 
 # --- neighbouring relations -----------------------------------------------------------------------

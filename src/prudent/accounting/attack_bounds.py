@@ -18,9 +18,7 @@ at most (1 - p) + p h(log((1 - p)/p)), where h is δ₋ for arguments ≥ 0 and
 
 Guarantee:
     Profiles are upper bounds and ε runs over a finite grid, so a trade-off curve is a lower bound
-    on β, and every success rate an upper bound. The optimistic twin is computed from lower bounds
-    on the profiles of the dominating pairs, with ε rounded to the other side between grid points:
-    no accountant can prove a curve above it from these pairs.
+    on β, and every success rate an upper bound.
 """
 
 import math
@@ -50,41 +48,28 @@ class AttackBounds:
         epsilons: A grid of ε, increasing from 0.
         removing: Upper bounds on δ₋ at these.
         adding: Upper bounds on δ₊ at these.
-        removing_lower: Lower bounds on δ₋ of the dominating pairs.
-        adding_lower: Lower bounds on δ₊ of the dominating pairs.
     """
 
     epsilons: Array
     removing: Array
     adding: Array
-    removing_lower: Array
-    adding_lower: Array
 
     @classmethod
     def of(cls, event: dp.DpEvent) -> "AttackBounds":
         """The bounds of an event, for one record added, removed or zeroed out."""
         accountant = PldAccountant().compose(event)
         if not any(True for _ in leaves(event)):
-            return cls(np.zeros(1), *np.zeros((4, 1)))
+            return cls(np.zeros(1), *np.zeros((2, 1)))
         last = accountant.get_epsilon(min(1.0, max(_TELLING, 2 * accountant.get_delta(math.inf))))
         last = min(last, _FARTHEST)
         # Denser near zero, where success at moderate priors is decided.
         grid = last * np.linspace(0, 1, _POINTS) ** 1.5 if last > 0 else np.zeros(1)
-        return cls(
-            grid,
-            *accountant.directed_profiles(grid),
-            *accountant.directed_profiles(grid, upper=False),
-        )
+        return cls(grid, *accountant.directed_profiles(grid))
 
     @property
     def profile(self) -> Array:
         """Upper bounds on δ(ε), the worse of both directions."""
         return np.maximum(self.removing, self.adding)
-
-    @property
-    def profile_lower(self) -> Array:
-        """Lower bounds on δ(ε) of the dominating pairs."""
-        return np.maximum(self.removing_lower, self.adding_lower)
 
     def delta(self, epsilon: float) -> float | None:
         """An upper bound on δ at an ε of at least 0; None beyond the grid."""
@@ -93,10 +78,6 @@ class AttackBounds:
     def misses(self, false_positives: float | Sequence[float] | Array) -> float | Array:
         """A lower bound on the miss rate β of every attack, at given false-positive rates α."""
         return each(self._misses, 0, 1, false_positives=false_positives)
-
-    def misses_upper(self, false_positives: float | Sequence[float] | Array) -> float | Array:
-        """The optimistic twin of `misses`: what the best attack on the dominating pairs reaches."""
-        return each(self._misses_upper, 0, 1, false_positives=false_positives)
 
     def success(self, prior: float | Sequence[float] | Array) -> float | Array:
         """An upper bound on the probability of a right guess, at prior probabilities."""
@@ -115,21 +96,10 @@ class AttackBounds:
         return found / (found + (1 - prior) * alpha)
 
     def _misses(self, alpha: Array) -> Array:
-        return np.maximum(0.0, self._least(alpha, self.removing, self.adding) - _ROUNDING)
-
-    def _least(self, alpha: Array, removing: Array, adding: Array) -> Array:
         """The lower of the trade-off curves of (Q, P) and (P, Q)."""
-        curve = TradeOff((self.epsilons, adding), (self.epsilons, removing))
-        return np.minimum(*(way.least(1 - alpha, alpha) for way in (curve, curve.reversed)))
-
-    def _misses_upper(self, alpha: Array) -> Array:
-        """As `_misses`, with the factor of each interval's start and the profile of its end.
-
-        Beyond the last ε the profile is at least 0, so the end counts as 0 there.
-        """
-        lower = self.removing_lower, self.adding_lower
-        ends = (np.append(profile[1:], 0.0) for profile in lower)
-        return np.clip(self._least(alpha, *ends) + _ROUNDING, 0.0, 1 - alpha)
+        curve = TradeOff((self.epsilons, self.adding), (self.epsilons, self.removing))
+        least = np.minimum(*(way.least(1 - alpha, alpha) for way in (curve, curve.reversed)))
+        return np.maximum(0.0, least - _ROUNDING)
 
     def _success(self, prior: float) -> float:
         if prior in (0.0, 1.0):

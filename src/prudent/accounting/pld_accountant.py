@@ -34,11 +34,9 @@ from prudent.accounting.rdp_accountant import EventAccountant, RdpAccountant
 
 if TYPE_CHECKING:
     from dp_accounting.pld import pld_pmf
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 _MOST_RUNS = 10**12  # of one event; logarithms of moments of far more would overflow
 _FEW_CANDIDATES = 64  # of which all together may cost less than what is known of the best
-_MOST_LOSSES = 2**22  # grid points of a distribution for dp_accounting; the grid is coarsened to it
 
 _MOST_KNOWN = 1 << 10
 _KNOWN: dict[Any, Array] = {}  # ε by events, setting and δ; plans are priced repeatedly
@@ -173,14 +171,9 @@ class PldAccountant(EventAccountant):
             return np.full(len(wanted), composition.limit)
         return composition.profile(wanted)
 
-    def directed_profiles(self, epsilons: Array, *, upper: bool = True) -> tuple[Array, Array]:
-        """Bounds on δ at many ε >= 0, for removing a record and for adding one.
-
-        Args:
-            epsilons: The ε, finite.
-            upper: Upper bounds for the mechanism; otherwise lower bounds for its dominating pairs.
-        """
-        composition = self._composition(upper=upper)
+    def directed_profiles(self, epsilons: Array) -> tuple[Array, Array]:
+        """Upper bounds on δ at many finite ε >= 0, for removing a record and for adding one."""
+        composition = self._composition(upper=True)
         if composition.limit >= 1:
             return np.ones(len(epsilons)), np.ones(len(epsilons))
         return composition.directed_profiles(np.asarray(epsilons, np.float64), quick=True)
@@ -243,38 +236,11 @@ class PldAccountant(EventAccountant):
             return None
         return Dominating((TabulatedPair((forward,), (backward,)),))
 
-    @property
-    def _contains_non_dp_event(self) -> bool:
-        return self._composition(upper=True).limit >= 1
-
     def _peer(self) -> Any:
         """dp_accounting's own accountant, whose import takes longer than most prices."""
         from dp_accounting.pld import PLDAccountant
 
         return PLDAccountant(self.neighboring_relation, self._value_discretization_interval)
-
-    @property
-    def _pld(self) -> "PrivacyLossDistribution":
-        """The composed distribution, for code that reads this private field of dp_accounting.
-
-        Losses are rounded up to a common grid, so ε and δ read from it are upper bounds.
-        """
-        from dp_accounting.pld import pld_pmf
-        from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-        tables = self.distributions()
-        reach = max(np.ptp(table.losses) for table in tables)
-        interval = max(self._value_discretization_interval, float(reach) / _MOST_LOSSES)
-
-        def pmf(table: LossTable) -> pld_pmf.PLDPmf:
-            steps = np.ceil(table.losses / interval * (1 - 1e-12)).astype(int)
-            masses = np.bincount(steps - steps[0], table.masses)
-            return pld_pmf.DensePLDPmf(
-                interval, int(steps[0]), masses, table.infinite, pessimistic_estimate=True
-            )
-
-        remove, add = map(pmf, tables)
-        return PrivacyLossDistribution(remove, add)
 
 
 def _cases_of(leaf: dp.DpEvent, times: int, *, upper: bool) -> tuple[Dominating | None, int]:

@@ -180,7 +180,6 @@ class Report:
         return {
             "false_positives": list(RATES),
             "misses_at_least": [float(attacks.misses(rate)) for rate in RATES],
-            "misses_of_the_pairs_at_most": [float(attacks.misses_upper(r)) for r in RATES],
         }
 
     def _attack(self, attacks: "AttackBounds", prior: float) -> dict[str, float]:
@@ -220,11 +219,9 @@ class Report:
         for epsilon, delta in zip(profile["epsilon"], profile["delta"], strict=True):
             lines.append(f"  {rounded_up(epsilon):<9} {rounded_up(delta, 3)}")
         lines += ["", f"Attacks on one record's membership, {_WHO}:"]
-        lines += ["  false positives   true positives at most (best attack on the pairs: at least)"]
-        curve = self._trade_off(attacks)
-        for rate, miss, twin in zip(*curve.values(), strict=True):
-            found, least = rounded_up(1 - miss, 3), rounded_down(max(0.0, 1 - twin), 3)
-            lines.append(f"  {rate:<16g}  {found}  ({least})")
+        lines += ["  false positives   true positives at most"]
+        for rate, miss in zip(*self._trade_off(attacks).values(), strict=True):
+            lines.append(f"  {rate:<16g}  {rounded_up(1 - miss, 3)}")
         for prior in self.priors:
             attack = self._attack(attacks, prior)
             names = ("success", "precision_at_1_percent")
@@ -249,14 +246,11 @@ class Report:
         (curve, trade_off), (guesses, prices) = figure.subplots(2, 2)
         attacks, grey = self.attacks, {"color": "grey", "linewidth": 0.8}
         curve.semilogy(attacks.epsilons, attacks.profile.clip(1e-12), label="upper bound")
-        lower = attacks.profile_lower.clip(1e-12)
-        curve.semilogy(attacks.epsilons, lower, ":", label="dominating pairs, lower bound")
         curve.axhline(self.delta, **grey)
         curve.set(title="Privacy profile", xlabel="ε", ylabel="δ(ε)")
 
-        alpha, twin = np.linspace(0, 1, 201), "dominating pairs, upper bound"
+        alpha = np.linspace(0, 1, 201)
         trade_off.plot(alpha, attacks.misses(alpha), label="lower bound")
-        trade_off.plot(alpha, attacks.misses_upper(alpha), ":", label=twin)
         trade_off.plot(alpha, 1 - alpha, **grey, label="guessing")
         trade_off.set(title="Trade-off", xlabel="false positives", ylabel="misses")
 
