@@ -120,39 +120,9 @@ def test_the_grid_may_not_lower_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     allocated_gaussian.cache_clear()
 
 
-@pytest.mark.unhurried
-def test_many_steps_agree_with_simulation() -> None:
-    sigma, steps, runs = 1.0, 50, 50_000
-    rng = np.random.default_rng(3)
-    total = np.zeros(runs)
-    for _ in range(steps):
-        total += np.exp(rng.normal(-1 / (2 * sigma**2), 1 / sigma, runs))
-    pair = allocated_gaussian(sigma, steps)
-    for epsilon in (0.05, 0.2):
-        removing = np.maximum(total / steps - math.exp(epsilon), 0)
-        adding = np.maximum(1 - math.exp(epsilon) * total / steps, 0)
-        for table, drawn in ((pair.forward[0], removing), (pair.backward[0], adding)):
-            found = float(table.profile(np.array([epsilon]))[0])
-            assert found == pytest.approx(drawn.mean(), abs=6 * drawn.std() / math.sqrt(runs))
-
-
 def test_one_step_is_the_gaussian_mechanism() -> None:
     plain = PldAccountant().compose(dp.GaussianDpEvent(1.3)).get_epsilon(1e-6)
     assert PldAccountant().compose(epoch(1.3, 1)).get_epsilon(1e-6) == plain
-
-
-@pytest.mark.unhurried
-def test_epochs_cost_about_what_poisson_samples_do() -> None:
-    sigma, steps, epochs = 1.0, 60, 10
-    allocated = PldAccountant().compose(epoch(sigma, steps), epochs)
-    poisson = PldAccountant().compose(
-        dp.PoissonSampledDpEvent(1 / steps, dp.GaussianDpEvent(sigma)), steps * epochs
-    )
-    ours, theirs = allocated.get_epsilon(1e-5), poisson.get_epsilon(1e-5)
-    assert 0.8 * theirs < ours < theirs
-    low, high = allocated.epsilon_bounds(1e-5)
-    assert low == 0.0  # no lower bound is known
-    assert high == ours
 
 
 def test_other_mechanisms_are_refused() -> None:

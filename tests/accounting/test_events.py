@@ -3,7 +3,6 @@
 import math
 
 import mpmath
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,19 +80,6 @@ def test_the_laplace_threshold_is_the_papers():
     assert LaplaceTest(1.0).threshold(1e-8) == pytest.approx(17.7, abs=0.05)
     for scale, printed in ((2, 11.2), (3, 16.8), (4, 22.4), (6, 33.7), (8, 44.9)):  # Errata 2.5
         assert GaussianTest(scale).threshold(1e-8) == pytest.approx(printed, abs=0.06)
-
-
-def test_noise_drawn_from_the_discrete_laws_has_their_tails():
-    generator = np.random.default_rng(7)
-    draws = 400_000
-    laplace = DiscreteLaplaceTest(1.5)
-    decay = math.exp(-1 / 1.5)
-    noise = generator.geometric(1 - decay, draws) - generator.geometric(1 - decay, draws)
-    for distance in (-2, 0, 1, 4):
-        share = laplace.tail(distance)
-        sigma = math.sqrt(share * (1 - share) / draws)
-        assert np.mean(noise > distance) == pytest.approx(share, abs=5 * sigma)
-        assert abs(np.mean(noise > distance) - DiscreteLaplaceTest(1.35).tail(distance)) > 5 * sigma
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan, "wide", True])

@@ -19,12 +19,10 @@ from prudent.accounting import (
     RdpAccountant,
     Relation,
     Reveals,
-    Run,
     epsilon_of,
 )
 from prudent.accounting.group_privacy import event_at_distance
 from prudent.accounting.losses.domination import dominating
-from tests.raising import refused
 
 PTR = ProposeTestReleaseDpEvent(1.1, 0.5, LaplaceTest(1.0), 1e-3, None, Reveals.BRANCH)
 
@@ -177,11 +175,6 @@ def test_the_chain_serves_events_without_a_pair():
     assert event_at_distance(event, REPLACE_ONE) is None
     single = epsilon_of(event, 1e-6)
     assert 2 * single < epsilon_of(event, 1e-6, REPLACE_ONE) < 6 * single
-
-
-def test_a_run_has_a_relation():
-    with refused("relation"):
-        Run(relation="zero-out")
 
 
 @pytest.mark.unhurried

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting.pld import pld_pmf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,22 +26,6 @@ def grid_values(worst, interval, reach):
     zero = round(reach / interval)
     epsilon = np.arange(-zero, zero + 1) * interval
     return worst.profile(epsilon) + np.expm1(np.minimum(epsilon, 0.0)), zero, epsilon
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_joining_the_dots_is_what_the_peer_does(name):
-    interval, reach = 0.02, 12.0
-    excess, zero, epsilon = grid_values(Dominating((PAIRS[name],)), interval, reach)
-    table = joined(excess, zero, epsilon)
-    peer = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
-        discretization=interval,
-        rounded_epsilon_lower=-zero,
-        rounded_epsilon_upper=zero,
-        deltas=excess - np.expm1(np.minimum(epsilon, 0.0)),
-    ).to_dense_pmf()
-    assert peer._lower_loss * interval == table.losses[0]
-    assert table.masses == pytest.approx(peer._probs, abs=1e-12)
-    assert table.infinite == pytest.approx(peer._infinity_mass, abs=1e-12)
 
 
 def grids(interval, uneven):

@@ -12,11 +12,9 @@ from mpmath import mp
 from scipy import special
 
 from prudent.accounting import (
-    REPLACE_ONE,
     ApproximateDpEvent,
     Binomial,
     BinomialSelectionDpEvent,
-    ExponentialMechanismDpEvent,
     Geometric,
     NegativeBinomial,
     PldAccountant,
@@ -24,10 +22,6 @@ from prudent.accounting import (
     RdpAccountant,
     TrialCount,
     WorstOfDpEvent,
-    describe,
-    epsilon_of,
-    from_json,
-    to_json,
     why_infinite,
 )
 from prudent.accounting.losses.domination import DominatedDpEvent
@@ -350,26 +344,6 @@ def test_the_worst_of_several_mechanisms() -> None:
         WorstOfDpEvent([])
 
 
-@pytest.mark.unhurried
-def test_relations_and_serialisation() -> None:
-    base = dp.ComposedDpEvent([dp.GaussianDpEvent(4.0), ExponentialMechanismDpEvent(0.1)])
-    for count in (Geometric(5), Poisson(5), Binomial(10, 0.5), NegativeBinomial(5, 0.0)):
-        event = count.event(WorstOfDpEvent([base, dp.LaplaceDpEvent(9.0)]))
-        assert from_json(to_json(event)) == event
-        assert "best of" in describe(event)
-        assert "one of:" in describe(event)
-    event = BinomialSelectionDpEvent(dp.GaussianDpEvent(4.0), 10, 0.5)
-    replaced = epsilon_of(event, 1e-6, REPLACE_ONE)
-    halved = BinomialSelectionDpEvent(dp.GaussianDpEvent(2.0), 10, 0.5)
-    assert replaced == pytest.approx(PldAccountant().compose(halved).get_epsilon(1e-6))
-    assert not PldAccountant(dp.NeighboringRelation.REPLACE_ONE).supports(event)
-    assert not RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE).supports(
-        event
-    )
-    assert not PldAccountant().supports(Geometric(3).event(dp.UnsupportedDpEvent()))
-    assert not RdpAccountant().supports(Geometric(3).event(dp.UnsupportedDpEvent()))
-
-
 @pytest.mark.parametrize(
     ("make", "name"),
     [
@@ -430,20 +404,6 @@ def test_the_largest_shift_covers_all_ranks_of_pure_candidates(count: TrialCount
         shifts = (count.log_slope(u) - count.log_slope(v))[possible]
         bound = count.largest_shift(forward, backward)
         assert shifts.max() <= bound * (1 + 1e-12)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("draws", [1, 2, 5, 20])
-@pytest.mark.parametrize("event", [dp.GaussianDpEvent(10.0), dp.LaplaceDpEvent(2.0)], ids=str)
-def test_the_best_of_all_costs_no_more_than_all(event: dp.DpEvent, draws: int) -> None:
-    best = PldAccountant().compose(BinomialSelectionDpEvent(event, draws, 1.0))
-    every = PldAccountant().compose(event, draws)
-    assert best.get_epsilon(1e-6) <= every.get_epsilon(1e-6)
-    assert best.get_delta(0.3) <= every.get_delta(0.3)
-    beside = [PldAccountant().compose(dp.GaussianDpEvent(5.0)) for _ in range(2)]
-    beside[0].compose(BinomialSelectionDpEvent(event, draws, 1.0), 2)
-    beside[1].compose(event, 2 * draws)
-    assert beside[0].get_epsilon(1e-6) <= beside[1].get_epsilon(1e-6)
 
 
 @pytest.mark.parametrize("more", [2.3e-16, 1e-15, 1e-13, 1e-11, 1e-6])

@@ -14,38 +14,15 @@ from prudent.accounting import LaplaceTest, ProposeTestReleaseDpEvent
 
 @dataclass(frozen=True)
 class TrimmedSum:
-    """The mechanism, with knobs to break it."""
+    """The mechanism of one event on samples of a rate."""
 
     event: ProposeTestReleaseDpEvent
     allowed: int  # F
     rate: float
-    too_little_noise: float = 1.0  # factor on the noise really added
-    noisy_test: bool = True
 
     @property
     def threshold(self):
         return self.event.test.threshold(self.event.failure)
-
-    def draw(self, gradients, runs, generator):
-        """Noisy margins, branches and outputs of many runs on one data set."""
-        values = np.asarray(gradients, float)
-        count = len(values)
-        sampled = generator.random((runs, count)) < self.rate
-        norms = np.where(sampled, np.abs(values), np.inf)
-        # One total order: by norm, then by record. What was not sampled comes last.
-        order = np.argsort(norms, axis=1, kind="stable")
-        ordered = np.take_along_axis(np.where(sampled, values, 0.0), order, axis=1)
-        size = sampled.sum(axis=1)
-        large = (sampled & (np.abs(values) > self.event.propose)).sum(axis=1)
-        margin = np.maximum(0, self.allowed - large)
-        kept = np.arange(count) < (size - self.allowed)[:, None]
-        noise = generator.laplace(0, self.event.test.scale, runs) if self.noisy_test else 0.0
-        noisy = margin + noise
-        passed = noisy > self.threshold
-        total = np.where(passed, (ordered * kept).sum(axis=1), ordered.sum(axis=1))
-        scale = np.where(passed, self.event.propose, 1.0) * self.event.noise_multiplier
-        output = total + self.too_little_noise * scale * generator.standard_normal(runs)
-        return noisy, passed, output
 
     def batches(self, gradients):
         """Every batch: its probability, margin, plain sum and trimmed sum."""
