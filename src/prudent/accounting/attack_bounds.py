@@ -144,11 +144,14 @@ def price_list(event: dp.DpEvent, delta: float) -> list[PartPrice]:
     Equal parts are listed once. Both numbers are differences or values of upper bounds.
     """
     _validate.between(0, 1, delta=delta)
-    every, parts = _parts(event), []
-    while every:
-        others = [part for part in every if part != every[0]]
-        parts.append((every[0], len(every) - len(others)))
-        every = others
+    parts: list[tuple[dp.DpEvent, int]] = []
+    for leaf, count in leaves(event):
+        known = [part for part, _ in parts]
+        if leaf in known:
+            place = known.index(leaf)
+            parts[place] = leaf, parts[place][1] + count
+        else:
+            parts.append((leaf, count))
     total = _epsilon(parts, delta)
     prices = []
     for index, (part, count) in enumerate(parts):
@@ -156,18 +159,6 @@ def price_list(event: dp.DpEvent, delta: float) -> list[PartPrice]:
         adds = max(0.0, total - rest) if math.isfinite(rest) else math.nan
         prices.append(PartPrice(part, count, _epsilon([(part, count)], delta), adds))
     return prices
-
-
-def _parts(event: dp.DpEvent) -> list[dp.DpEvent]:
-    match event:
-        case dp.NoOpDpEvent():
-            return []
-        case dp.ComposedDpEvent():
-            return [part for inner in event.events for part in _parts(inner)]
-        case dp.SelfComposedDpEvent(count=1):
-            return _parts(event.event)
-        case _:
-            return [event]
 
 
 def _epsilon(parts: list[tuple[dp.DpEvent, int]], delta: float) -> float:

@@ -9,14 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from prudent._rounding import exact, rounded_up
 from prudent.accounting._numeric import float_above
+from prudent.accounting.relations import Relation
 from prudent.receipts.receipt import Receipt
 
 YOURS = "open: yours to answer"  # marks what no receipt can say
-_ADJACENCY = {
-    "add-remove": "data sets that differ by adding or removing {some}",
-    "zero-out": "data sets that differ by zeroing out {some}; their number is public",
-    "replace-one": "data sets that differ by replacing {some}; their number is public",
-}
 _TRUST = {
     "federated": "Central: the server sees every update of a client, and which clients were drawn.",
 }
@@ -25,9 +21,8 @@ _CENTRAL = "Central: whoever runs the program sees the records, and is trusted w
 
 def relation_sentence(receipt: Receipt) -> str:
     """Which data sets are neighbours, in words."""
-    records = receipt.relation["records"]
-    some = f"one {receipt.unit}" if records == 1 else f"up to {records:,} {receipt.unit}s"
-    return _ADJACENCY[str(receipt.relation["adjacency"])].format(some=some)
+    relation = Relation(receipt.relation["adjacency"], receipt.relation["records"])
+    return f"data sets that differ by {relation.sentence(receipt.unit)}"
 
 
 def claim(receipt: Receipt) -> str:

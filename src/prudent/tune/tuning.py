@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from prudent.accounting.calibration import Search, solve
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.losses.repeated_selection import TrialCount
 from prudent.accounting.relations import ADD_REMOVE, Relation
-from prudent.accounting.serialisation import from_json, to_json
+from prudent.accounting.serialisation import to_json
 from prudent.budget import charge_calibrated, check_ledger
 from prudent.receipts.making import (
     ReceiptFile,
@@ -192,7 +191,7 @@ def tune(
             trials=trials,
             event=event,
             epsilon=total,
-            candidate_epsilon=epsilon_of_json(to_json(candidate.event), delta, relation),
+            candidate_epsilon=epsilon_of(candidate.event, delta, relation),
             delta=delta,
             relation=relation,
         )
@@ -301,13 +300,7 @@ def price(
         relation: The neighbouring relation.
     """
     _validate.instance(TrialCount, "a distribution such as Geometric(30)", trials=trials)
-    return epsilon_of_json(to_json(trials.event(candidate)), delta, relation)
-
-
-@lru_cache(maxsize=64)
-def epsilon_of_json(event: str, delta: float, relation: Relation) -> float:
-    """The ε of an event given as JSON; a search that is repeated or resumed is priced once."""
-    return epsilon_of(from_json(event), delta, relation)
+    return epsilon_of(trials.event(candidate), delta, relation)
 
 
 def calibrate(
