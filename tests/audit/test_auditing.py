@@ -12,8 +12,7 @@ import pytest
 
 import prudent
 from prudent.audit import AuditResult, audit
-from prudent.audit.auditing import fair_coins, judge
-from prudent.audit.result import MeasuredCurve, claimed_curve
+from prudent.audit.auditing import MeasuredCurve, claimed_curve, fair_coins, judge
 from prudent.audit.scores import described
 from prudent.release import median
 from prudent.release.noise import Distribution, ReproducibleNoise

@@ -4,7 +4,6 @@ result = audit(mechanism, with_record, without_record, epsilon=1.0, delta=1e-6, 
 result.lower, result.share, result.refuted, result.sentence
 """
 
-from prudent.audit.auditing import audit
-from prudent.audit.result import AuditResult
+from prudent.audit.auditing import AuditResult, audit
 
 __all__ = ["AuditResult", "audit"]

@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent.audit import scores
-from prudent.audit.auditing import CONFIDENCE, fair_coins, judge, run_all
+from prudent.audit.auditing import CONFIDENCE, AuditResult, fair_coins, judge, run_all
 from prudent.audit.lower_bounds import BoolArray, FloatArray, clopper_pearson
-from prudent.audit.result import AuditResult
 from prudent.release.noise import Noise, ReproducibleNoise, SecureNoise
 
 Run: TypeAlias = Callable[[], Any]

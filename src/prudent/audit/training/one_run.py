@@ -23,9 +23,8 @@ from scipy import signal, special, stats
 
 from prudent import _validate
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT
-from prudent.audit.auditing import CONFIDENCE
+from prudent.audit.auditing import CONFIDENCE, AuditResult
 from prudent.audit.lower_bounds import FloatArray
-from prudent.audit.result import AuditResult
 from prudent.audit.training.scenes import Likelihood, Releases, dirac, observe_lanes
 from prudent.audit.training.white_box import with_batch
 from prudent.training.aggregation import Sum

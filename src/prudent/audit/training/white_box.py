@@ -21,7 +21,7 @@ import numpy as np
 from scipy import special
 
 from prudent import _validate
-from prudent.audit.auditing import CONFIDENCE, tossed
+from prudent.audit.auditing import CONFIDENCE, AuditResult, MeasuredCurve, tossed
 from prudent.audit.lower_bounds import (
     BoolArray,
     Bound,
@@ -31,7 +31,6 @@ from prudent.audit.lower_bounds import (
     clopper_pearson,
     epsilon_of_guesses,
 )
-from prudent.audit.result import AuditResult, MeasuredCurve
 from prudent.audit.training.scenes import (
     Likelihood,
     Releases,
