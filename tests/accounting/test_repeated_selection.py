@@ -360,14 +360,6 @@ def test_arguments_are_checked(make: object, name: str) -> None:
         make()  # type: ignore[operator]
 
 
-def test_events_out_of_range_are_not_supported() -> None:
-    bad = RepeatAndSelectDpEvent(dp.GaussianDpEvent(1.0), 0.5, 1.0)
-    for accountant in (PldAccountant(), RdpAccountant()):
-        assert not accountant.supports(bad)
-        with pytest.raises(ValueError, match="mean"):
-            accountant.compose(bad)
-
-
 def test_more_candidates_than_ranks_can_tell_apart_have_the_bound_of_the_peer() -> None:
     event = RepeatAndSelectDpEvent(dp.GaussianDpEvent(5.0), 1e9, 1.0)
     theirs = PeerAccountant(DEFAULT_ORDERS).compose(event).get_epsilon(1e-6)

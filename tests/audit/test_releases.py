@@ -14,7 +14,7 @@ from prudent.accounting import DiscreteLaplaceTest
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.ptr.margins import RobustValue
 from tests.audit.releases import CASES, audit_case, tested
-from tests.audit.releases.case import Case, delta_of_errors, discrete_laplace, exact_epsilon
+from tests.audit.releases.case import Case, delta_of_errors, exact_epsilon
 
 EXACT = [
     "ptr",
@@ -212,12 +212,6 @@ def test_an_exact_epsilon_is_the_crossing_of_the_profile() -> None:
         np.sum(np.maximum(0, fewer - math.exp(epsilon) * more)),
     )
     assert profile == pytest.approx(0.05)
-
-
-def test_the_law_of_discrete_laplace_noise_adds_up() -> None:
-    law = discrete_laplace(np.arange(-200, 201), 3, 4.0)
-    assert np.sum(law) == pytest.approx(1.0)
-    assert law[203] / law[204] == pytest.approx(math.exp(0.25))
 
 
 def test_a_delta_is_refuted_where_an_accident_is_too_frequent() -> None:

@@ -122,18 +122,6 @@ def test_no_adversary_beats_the_adaptive_filter(
     assert worst_delta(AdaptiveFilter(epsilon, delta), unit, menu) <= delta
 
 
-def test_no_filter_admits_all_that_adds_up_and_more() -> None:
-    """Why δ is shared: 20 responses of 0.05, or any (0, δ) after fewer of them, leave no 21st.
-
-    An adversary that sees 20 answers in its favour asks the 21st; otherwise it asks for a
-    mechanism that reveals everything with probability δ. Both would add up to the budget.
-    """
-    likely = 1 / (1 + math.exp(-0.05))
-    all_in_favour = likely**20
-    gain = likely * -math.expm1(-0.05)
-    assert all_in_favour * gain + (1 - all_in_favour) * 1e-6 > 1.01e-6
-
-
 @attrs.frozen
 class ExactFilter:
     """Admits what the exact composition of the charges as a list affords. Not valid."""
@@ -236,39 +224,21 @@ def admitted(
 
 
 @pytest.mark.parametrize(
-    ("charge", "before", "least", "exact"),
+    ("charge", "least", "exact"),
     [
-        ((dp.GaussianDpEvent(50.0), None), 108, 127, 140),
-        ((dp.LaplaceDpEvent(50.0), None), 112, 125, 144),
-        ((dp.LaplaceDpEvent(20.0), None), 21, 20, 26),
-        (
-            (
-                calibrate(propose=1.0, epsilon=0.1, delta=1e-7).event,
-                1e-7,
-            ),
-            5,
-            10,
-            12,
-        ),
-        (
-            (
-                calibrate(propose=1.0, epsilon=0.02, delta=5e-9).event,
-                5e-9,
-            ),
-            100,
-            200,
-            256,
-        ),
+        ((dp.GaussianDpEvent(50.0), None), 127, 140),
+        ((dp.LaplaceDpEvent(50.0), None), 125, 144),
+        ((dp.LaplaceDpEvent(20.0), None), 20, 26),
+        ((calibrate(propose=1.0, epsilon=0.1, delta=1e-7).event, 1e-7), 10, 12),
+        ((calibrate(propose=1.0, epsilon=0.02, delta=5e-9).event, 5e-9), 200, 256),
     ],
     ids=["gaussian", "laplace", "large-laplace", "median", "small-median"],
 )
 def test_how_many_charges_a_budget_admits(
-    charge: tuple[dp.DpEvent, float | None], before: int, least: int, exact: int
+    charge: tuple[dp.DpEvent, float | None], least: int, exact: int
 ) -> None:
-    """At (1, 1e-6): by Rényi books alone (`before`), now, and for a list fixed in advance."""
-    count = admitted(AdaptiveFilter(1.0, 1e-6), [charge] * exact)
-    assert least <= count <= exact
-    assert count >= before - 1
+    """At (1, 1e-6), and what exact accounting of a list fixed in advance would admit."""
+    assert least <= admitted(AdaptiveFilter(1.0, 1e-6), [charge] * exact) <= exact
 
 
 @pytest.mark.unhurried

@@ -114,7 +114,6 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "training/run/updates.py",  # reads what it wrote to memory
         "tune/candidate.py",  # search state, search result
         "tune/fitting.py",  # the model of the best candidate, as torch weights
-        "tune/search_folder.py",  # search state, search result
         "tune/tuning.py",  # search state, search result
         "prudent_verify/checks.py",  # receipt
         "prudent_verify/receipt.py",  # receipt
