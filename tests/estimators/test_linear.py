@@ -97,14 +97,6 @@ def test_a_summary_says_what_was_released_and_what_is_missing() -> None:
     assert lines[6] == f"no interval (–): {CURVED}"
 
 
-def test_a_plot_has_a_bar_for_each_slope(tmp_path: Path) -> None:
-    fitted = quiet().fit(*table(500))
-    fitted.intervals_[1] = np.nan
-    (axes,) = fitted.plot(tmp_path / "slopes.svg").axes
-    assert [each.get_text() for each in axes.get_yticklabels()] == ["x0", "x1", "x2"]
-    assert (tmp_path / "slopes.svg").read_text("utf-8").startswith("<?xml")
-
-
 def test_a_model_is_shown_with_its_epsilon() -> None:
     assert repr(LinearRegression()) == "LinearRegression(epsilon=1.0)"
     assert repr(Ridge(alpha=2.0)) == "Ridge(epsilon=1.0, alpha=2.0)"

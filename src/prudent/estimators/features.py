@@ -90,7 +90,6 @@ class StandardFeatures:
     locations: FloatArray  # the released location of each column
     scales: FloatArray  # the released scale of each column, positive
     limits: FloatArray = attrs.field()  # where each standardised column is clipped
-    constant: float = 1.0  # the first feature; 0 for a model without an intercept
     extent: float = 0.0  # the length beyond which few rows are, if it is known to be large
 
     @limits.default
@@ -101,11 +100,6 @@ class StandardFeatures:
     def width(self) -> int:
         """The number of features, with the constant."""
         return len(self.locations) + 1
-
-    def through_origin(self) -> "StandardFeatures":
-        """The same without locations, and without a constant."""
-        scales = np.hypot(self.locations, self.scales)
-        return attrs.evolve(self, locations=0.0 * scales, scales=scales, constant=0.0)
 
     def rescaled(self, engine: SumEngine, part: str, count: float) -> "StandardFeatures":
         """Enlarge scales that say nothing, at the price of `part`; columns are then not clipped.
@@ -134,7 +128,7 @@ class StandardFeatures:
         """The features of rows, clipped; a gap is at the location. A target may follow them."""
         numbers = (rows[:, : self.width - 1] - self.locations) / self.scales
         clipped = np.clip(np.where(np.isnan(numbers), 0.0, numbers), -self.limits, self.limits)
-        found = np.full((len(rows), self.width), self.constant / STEP)
+        found = np.full((len(rows), self.width), 1 / STEP)
         found[:, 1:] = np.rint(clipped / STEP)
         return found
 
@@ -198,9 +192,6 @@ class Whitening:
             share = before.noise**2 / (before.noise**2 + noise**2)
             moment = share * moment + (1 - share) * before.moment
             noise *= math.sqrt(share)
-        if not features.constant:  # its coefficient then has no part in the others
-            moment[0], moment[:, 0] = 0.0, 0.0
-            moment[0, 0] = max(count, _LEAST_COUNT)
         ridge = _RIDGE * noise * math.sqrt(width)
         weight = min(max(float(moment[0, 0]) / max(count, _LEAST_COUNT), _LEAST_WEIGHT), 1.0)
         penalty = np.zeros(width) + penalty * weight

@@ -177,8 +177,6 @@ class Refined:
         held = (rows[:, self.weak] ** 2).sum(axis=1) > _HELD * (rows**2).sum(axis=1)
         held |= missing != ""
         ends[held] = np.nan
-        if not features.constant:
-            ends[0], held[0] = 0.0, False
         return ends, missing or (HELD if held.any() else "")
 
     def ends(self, rows: FloatArray) -> FloatArray:

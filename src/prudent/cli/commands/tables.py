@@ -24,8 +24,8 @@ from prudent.cli.display import echo, echo_json, neutral, note, only_elapsed, re
 from prudent.cli.errors import Fault, print_error
 
 if TYPE_CHECKING:
+    from prudent.estimators.classifiers import LogisticRegression
     from prudent.estimators.linear import LinearModel
-    from prudent.estimators.models.logistic import LogisticRegression
 
     Fitted = LinearModel | LogisticRegression
 
@@ -103,7 +103,7 @@ def regress(
         metavar="FORMULA",
         help="TARGET ~ COLUMN + …; C(column) for categories, C(column, a, b) if their levels "
         "are public, missing(column) to keep rows in which it is missing; a * b, a:b, log(a), "
-        "I(a ** 2), bin(a, 1, 5), ., - a, - 1.",
+        "I(a ** 2), ., - a.",
         show_default=False,
     ),
     source: options.Source = None,

@@ -24,9 +24,9 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.estimators.base import PrivateEstimator
+from prudent.estimators.classifiers import PrivateClassifier, softmax
 from prudent.estimators.engine import SumEngine
 from prudent.estimators.features import one_hot, standardise
-from prudent.estimators.models.classifiers import PrivateClassifier, softmax
 from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
