@@ -88,7 +88,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "accounting/serialisation.py",  # event
         "certify/features/__init__.py",  # comes with the package
         "prudent_lab/features/sentences.py",
-        "certify/known.py",  # classifier
+        "certify/classifier.py",  # classifier
         "cli/answering.py",  # options
         "tune/saving.py",  # fit of a search
         "prudent_lab/commands/certify.py",  # landmarks
@@ -97,7 +97,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "prudent_lab/data_files.py",  # arrays that prudent wrote to the user's cache
         "prudent_lab/named_datasets.py",  # idx, cifar, reviews, census
         "records/quantized_cnn.py",  # features network
-        "cli/event_report.py",  # event
+        "cli/commands/pricing.py",  # event
         "prudent_lab/explore/__init__.py",  # comes with the package
         "prudent_lab/paper/report/page.py",  # comes with the package
         "prudent_lab/paper/results.py",  # results

@@ -101,7 +101,7 @@ def command_line(only: str | None = None) -> Any:
 def _module(name: str) -> Any:
     """The module of a command; one built in comes before a plug-in of the same name."""
     if name in needs.MODULES:
-        return importlib.import_module(f"prudent.cli.{needs.MODULES[name]}")
+        return importlib.import_module(f"prudent.cli.commands.{needs.MODULES[name]}")
     module = needs.load_plugin("commands", name)
     needs.NEEDS.update(getattr(module, "NEEDS", {name: ()}))
     needs.NEEDS_OF_OPTIONS.update(getattr(module, "NEEDS_OF_OPTIONS", {}))
