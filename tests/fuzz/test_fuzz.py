@@ -1,10 +1,11 @@
 """A few hundred inputs for the targets, and the proof that no public entry is missing among them.
 
-`make fuzz` runs many more: see `tests/fuzz/__main__.py`.
+`make fuzz` runs many more: `PRUDENT_TEST_INPUTS` says how many for each target.
 """
 
 import importlib
 import inspect
+import os
 import random
 import re
 import warnings
@@ -19,12 +20,14 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 pytest.importorskip("torch", reason="most entries are about training")
 
 import prudent
-from tests.fuzz import calls, commands, differences, files, surface
+from tests.fuzz import calls, commands, files, surface
 from tests.fuzz.judging import FindingError, is_chosen, judge
 from tests.fuzz.mutation import mutated
 
 QUICK = 0.3
 """Least weight of the targets that are tried here: the others take long."""
+
+INPUTS = int(os.environ.get("PRUDENT_TEST_INPUTS", "0"))
 
 
 def test_every_public_name_is_a_target_or_excluded_with_a_reason() -> None:
@@ -131,10 +134,11 @@ def deep_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("target", files.TARGETS, ids=lambda target: target.name)
+@pytest.mark.usefixtures("deep_folder")
 def test_files(target: files.Target) -> None:
-    seeds, chance = target.seeds(), random.Random(0)
+    seeds, chance = target.seeds(), random.Random(INPUTS)
     assert target.judge(seeds[0]) is None, "the first seed is valid"
-    for _ in range(8 if target.weight >= QUICK else 1):
+    for _ in range(INPUTS or (8 if target.weight >= QUICK else 1)):
         target.judge(mutated(seeds, chance))
 
 
@@ -142,7 +146,9 @@ def test_files(target: files.Target) -> None:
 @pytest.mark.parametrize("part", range(8))
 @pytest.mark.usefixtures("deep_folder")
 def test_calls(part: int) -> None:
-    few = hypothesis.settings(max_examples=2, phases=[hypothesis.Phase.generate], database=None)
+    few = hypothesis.settings(
+        max_examples=INPUTS or 2, phases=[hypothesis.Phase.generate], database=None
+    )
     for call in [each for each in calls.calls() if each.weight >= QUICK][part::8]:
         judge_call = call.judge
 
@@ -162,19 +168,9 @@ def test_calls(part: int) -> None:
 def test_commands(command: commands.Command) -> None:
     right = list(command.make())
     command.judge(commands._replaced(right, ({0: "\x1b[2J'\""}, ())))
-
-
-def test_a_difference_above_the_bound_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.differential.drawing import Case
-    from tests.differential.entries import ENTRIES
-
-    (entry,) = (each for each in ENTRIES if each.name == "fit, items")
-    case = Case(entry.arranged("arrays and tensors"), entry.odd["longer"], 3)
-    target = differences.DIFFERENCES[0]
-    assert target.judge(case) is None
-    entry.plant(monkeypatch)
-    with pytest.raises(FindingError, match="more than 1"):
-        target.judge(case)
+    if INPUTS:
+        settings = hypothesis.settings(max_examples=INPUTS, database=None, deadline=None)
+        settings(hypothesis.given(command.strategy())(command.judge))()
 
 
 def test_an_error_that_nobody_chose_is_a_finding() -> None:
