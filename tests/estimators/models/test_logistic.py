@@ -66,10 +66,3 @@ def test_columns_that_are_not_seen_units_of_several_rows_and_labels_have_no_inte
 @pytest.mark.parametrize("population", sorted({*LOGISTIC} - {"separable"}))
 def test_printed_intervals_cover(population: str) -> None:
     assert_covered(population, 3.0, range(8), least=0.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("population", sorted({*LOGISTIC}))
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])
-def test_printed_intervals_cover_in_many_runs(population: str, epsilon: float) -> None:
-    assert_covered(population, epsilon, range(100), least=0.0)

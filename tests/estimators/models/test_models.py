@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import cross_val_score
-from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-import prudent
 from prudent import ArgumentError, PldAccountant, estimators
 from prudent.accounting.events import ApproximateDpEvent
 from prudent.estimators import TooFewRecordsError
@@ -188,19 +185,6 @@ def test_the_event_costs_what_was_asked_for(name: str) -> None:
     assert (model.epsilon_, model.delta_) == (1.0, 1e-6)
 
 
-@pytest.mark.thorough
-def test_every_fold_is_charged(tmp_path: Path) -> None:
-    x, y = data("GaussianNB", 3000)
-    with prudent.Ledger(tmp_path / "budget.db", epsilon=9.0, delta=1e-4) as ledger:
-        model = estimators.GaussianNB(epsilon=2.0, ledger=ledger, noise=seeded())
-        scores = cross_val_score(make_pipeline(model), x, y, cv=3)
-        assert len(ledger.history()) == 3
-        with pytest.raises(prudent.release.OverBudgetError):
-            model.set_params(epsilon=12.0).fit(x, y)
-    assert min(scores) > 0.85
-    assert clone(model).ledger is ledger
-
-
 def test_privacy_itself_certifies_a_model() -> None:
     model, x, y = fit("GaussianNB", 3000)
     share = float(model.score(x, y))
@@ -208,19 +192,6 @@ def test_privacy_itself_certifies_a_model() -> None:
     assert 0.1 < certificate.at_least < share
     with pytest.raises(NotFittedError):
         _ = estimators.GaussianNB().certifier_
-
-
-def test_labels_are_read_from_a_file(tmp_path: Path) -> None:
-    import pandas as pd
-
-    x, y = data("GaussianNB", 3000)
-    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=np.where(y == 1, "yes", "no"))
-    frame.loc[7, "label"] = "odd"
-    frame.to_parquet(tmp_path / "x.parquet")
-    model = estimators.GaussianNB(epsilon=3.0, classes=["no", "yes"], noise=seeded())
-    found = model.fit(tmp_path / "x.parquet", "label").predict(frame)
-    assert (found == frame.label).mean() > 0.9
-    assert list(model.feature_names_in_) == ["a", "b", "c"]
 
 
 # ---- odd tables -----------------------------------------------------------------------------
