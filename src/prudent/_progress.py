@@ -45,12 +45,7 @@ def shown_to(audience: Audience) -> Iterator[None]:
 
 @contextlib.contextmanager
 def part(what: str, total: int | None = None) -> Iterator[None]:
-    """Report that the block computes `what`.
-
-    Args:
-        what: A noun phrase, such as "rehearsals".
-        total: How many times `advance` is going to be called, if that is known and public.
-    """
+    """Report that the block computes `what`."""
     audience = _audience
     if audience is None:
         yield
@@ -69,13 +64,7 @@ def advance(count: int = 1) -> None:
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """The items, one by one, with a report after each.
-
-    Args:
-        items: What to go through.
-        what: As for `part`.
-        total: Their number; by default their length, where they have one.
-    """
+    """The items, one by one, with a report after each."""
     if total is None and isinstance(items, Sized):
         total = len(items)
     with part(what, total):

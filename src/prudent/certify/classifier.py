@@ -392,11 +392,7 @@ class CertifiedClassifier:
         return self._released(known, redact_errors(total), paid)
 
     def fit_counts(self, counts: Counts) -> Self:
-        """Use counts made elsewhere: exact ones are charged and released, released ones taken.
-
-        Args:
-            counts: Of `count`, or a sum of such tables: what clients send by secure aggregation.
-        """
+        """Use counts made elsewhere: exact ones are charged and released, released ones taken."""
         known = self.known()
         if counts.partition != known.digest:
             raise ArgumentError(
@@ -419,12 +415,7 @@ class CertifiedClassifier:
         return self.known().partition.cells(X)
 
     def known(self, width: int | None = None) -> "Known":
-        """What is public before a fit, checked.
-
-        Args:
-            width: How many numbers each record has, where records are vectors and `landmarks` is
-                a number of directions.
-        """
+        """What is public before a fit, checked."""
         source_of(self.noise)
         classes = Classes(labels_of(self.classes))
         partition = partition_of(self.features, self.landmarks, self.ramp, width, len(classes))

@@ -65,11 +65,7 @@ def _prudent(
 
 @functools.cache
 def command_line(only: str | None = None) -> Any:
-    """The commands, each with the options that every command has.
-
-    Args:
-        only: The one command that is needed, which is quicker; by default all.
-    """
+    """The commands, each with the options that every command has."""
     app = typer.Typer(
         name="prudent",
         no_args_is_help=True,
@@ -143,11 +139,7 @@ def _title(command: Any, given: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status: 0, or 2 with one line on standard error.
-
-    Args:
-        arguments: What follows `prudent`; by default what this process was started with.
-    """
+    """Runs a command and returns its exit status: 0, or 2 with one line on standard error."""
     # Imports make many objects and no garbage: looking for it is a tenth of a release's time.
     gc.set_threshold(500_000)
     display.write_everywhere()

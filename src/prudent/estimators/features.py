@@ -175,14 +175,8 @@ class Whitening:
     ) -> "Whitening":
         """Release the second moment of the features, at the price of `part`.
 
-        Args:
-            engine: Answers for the rows.
-            part: The part that pays.
-            features: What standardises the columns.
-            count: The noisy number of records.
-            penalty: What a penalised model adds to the diagonal of the second moment.
-            radius: The length to which rows are clipped; None: the root of the number of features.
-            before: A second moment that was released before; at the same radius both are one.
+        Rows are clipped to the radius, by default the root of the number of features; `penalty` is
+        added to the diagonal. One that was released `before` at the same radius is averaged in.
         """
         width = features.width
         radius = math.sqrt(width) if radius is None else radius

@@ -278,11 +278,6 @@ class Formula:
     ) -> "Formula":
         """Read a formula.
 
-        Args:
-            text: The formula.
-            names: The columns of the table, which a point may stand for.
-            unit: That of privacy units, which is none of them.
-
         Raises:
             ArgumentError: if it is none.
         """
@@ -440,10 +435,6 @@ class FormulaRows(Rows):
         self, selection: PartitionSelection | None, noise: Noise
     ) -> Sequence[Hashable] | None:
         """Release the levels of each private category, at the price of one selection each.
-
-        Args:
-            selection: Finds levels; None if there is no private category.
-            noise: Source of randomness.
 
         Returns:
             The labels of the target; None if it is a number.

@@ -52,9 +52,6 @@ class ArrayForm:
     def read(self, records: Any) -> tuple[Real, Flags]:
         """Records as one array in C order, and which of them are present; the others are zero.
 
-        Args:
-            records: An array, a tensor, a table with one record per row, or a sequence of records.
-
         Returns:
             Numbers of shape (records, *shape), and one flag per record.
         """
@@ -159,9 +156,6 @@ def _number(value: Any) -> float:
 
 class Classes:
     """A public list of different labels, in the order of their numbers.
-
-    Args:
-        labels: The labels: whole numbers, other numbers, booleans or texts.
 
     Raises:
         ArgumentError: If there are fewer than two, or two of them are the same.

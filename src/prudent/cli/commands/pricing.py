@@ -324,14 +324,7 @@ def _bracket(price: dict[str, Any]) -> str:
 def _price_of(
     event: "dp.DpEvent", relation: "Relation", delta: float, *, renyi_alone: bool = False
 ) -> dict[str, Any]:
-    """What `--json` prints of a price: the least ε that the accountants prove.
-
-    Args:
-        event: What is priced.
-        relation: The neighbouring relation.
-        delta: δ.
-        renyi_alone: Whether the upper bound is that of Rényi divergences alone.
-    """
+    """What `--json` prints of a price: the least ε that the accountants prove."""
     from prudent.accounting import PldAccountant, RdpAccountant, epsilon_of, why_infinite
     from prudent.accounting.serialisation import to_plain
 
