@@ -87,7 +87,7 @@ TUTORIALS ?=
 tutorials: $(call has,$(TUTORIAL_EXTRAS))
 	PATH="$(ROOT)/$(BIN):$$PATH" $(BIN)/python docs/run_tutorials.py $(TUTORIALS)
 
-# Hostile input for every public entry, command and file format; see CONTRIBUTING.md.
+# Hostile input for every command and file format; see CONTRIBUTING.md.
 FUZZ_INPUTS ?= 1000
 FUZZ_ONLY ?=
 fuzz: $(call has,$(TEST_EXTRAS))
