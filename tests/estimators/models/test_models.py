@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.estimator_checks import check_estimator
 
 from prudent import ArgumentError, PldAccountant, estimators
 from prudent.accounting.events import ApproximateDpEvent
@@ -15,8 +14,7 @@ from prudent.estimators import TooFewRecordsError
 from prudent.estimators.engine import SumEngine
 from prudent.release.noise import ReproducibleNoise
 from prudent.tune.fitting import event_of
-from tests.audit.releases.case import Silent
-from tests.estimators.models.fitting import ALL, NUMBERS, SUPERVISED, data, taped
+from tests.estimators.models.fitting import ALL, SUPERVISED, data, taped
 
 # The records of these tests are public.
 pytestmark = pytest.mark.filterwarnings("ignore::prudent.PrivacyWarning")
@@ -278,40 +276,3 @@ def test_arguments_are_checked_before_anything_is_charged(name: str, given: Any)
     with pytest.raises(ArgumentError) as caught:
         model.fit(x, y)
     assert caught.value.argument in given
-
-
-# ---- scikit-learn's own checks ----------------------------------------------------------------
-
-ABSENT = "a record that is no number counts as absent: one odd record must not stop a fit"
-FEW_RECORDS = "how many records there are is private: few lead to a refusal after a noisy count"
-LABELS = "which labels occur is private: numbers of which each occurs once are too rare to be found"
-LISTS = "it fits a list of rows, which declares no number of features"
-EXCLUDED = {"check_dtype_object": ABSENT, "check_fit2d_1sample": FEW_RECORDS}
-CLASSIFIERS = {
-    "check_classifiers_regression_target": LABELS,
-    "check_classifiers_train": LISTS,
-    "check_fit2d_1feature": FEW_RECORDS,
-}
-EXCLUDED_FOR = {
-    "LogisticRegression": CLASSIFIERS,
-    "GaussianNB": CLASSIFIERS,
-    "GradientBoostingClassifier": CLASSIFIERS,
-    "GradientBoostingRegressor": {
-        "check_regressors_train": LISTS,
-        "check_supervised_y_no_nan": ABSENT,
-    },
-    "KMeans": {"check_clustering": "labels of the records are not kept: predict tells them"},
-}
-
-
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", sorted({*ALL} - {*NUMBERS}))
-def test_scikit_learn_checks_pass_but_for_what_privacy_forces(name: str) -> None:
-    excluded = EXCLUDED | EXCLUDED_FOR.get(name, {})
-    found = check_estimator(
-        ALL[name](epsilon=50.0, noise=Silent()),
-        expected_failed_checks=excluded,
-        on_skip=None,
-    )
-    assert sum(each["status"] == "passed" for each in found) > 30
