@@ -3,10 +3,8 @@
 Without an audience every call here is free and silent, so a library function reports what it does
 without deciding whether, where or how that is shown.
 
-A report holds the name of a part and counts of repetitions that the caller chose (steps, trials,
-figures). Records are counted in one place only, the embedding of public data sets by a network: an
-audience must drop all counts while a command computes on private data, as
-`prudent.cli.display.only_elapsed` does.
+A report holds the name of a part and counts of repetitions that the caller chose. An audience must
+drop all counts while a command computes on private data (`prudent.cli.display.only_elapsed`).
 """
 
 import contextlib

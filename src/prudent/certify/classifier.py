@@ -6,7 +6,6 @@ largest weighted count wins; `counts` has the theorem and its proof.
 """
 
 import hashlib
-import html
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence, Sized
@@ -313,9 +312,6 @@ class CertifiedClassifier:
         many = self.classes if isinstance(self.classes, int) else len(self.classes)
         fitted = "" if hasattr(self, "counts_") else ", not fitted"
         return f"<CertifiedClassifier: ε={self.epsilon:g}, {many} classes{at}{by}{fitted}>"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The arguments of the constructor, as scikit-learn asks for them."""

@@ -3,9 +3,8 @@
 The result goes to standard output, as text or, with `--json`, as exactly one JSON document; notes
 and errors go to standard error. `--quiet` leaves the result and errors.
 
-Nothing from outside can move the cursor, hide text or fake a line: a value, a label, the name of a
-column and the message of an engine come from whoever wrote the data, and terminals obey the control
-characters in them, so they are printed as escapes.
+Control characters of values, labels, names and messages, which whoever wrote the data chose, are
+printed as escapes: nothing from outside moves the cursor, hides text or fakes a line.
 
 Progress is one line on standard error, which appears after a second, only if that is a terminal,
 and vanishes when anything is printed. It has the time so far and, where the number of repetitions
@@ -13,8 +12,7 @@ is known, how many are done and the time left.
 
 Guarantee: the line of a command that reads private data is computed from the clock alone. How fast
 a computation advances can depend on the number of records and on their values; under `only_elapsed`
-counts are dropped before anything is computed from them. That a run takes a while is seen by
-whoever waits for it, with or without this line.
+counts are dropped before anything is computed from them.
 """
 
 import codecs

@@ -1,6 +1,6 @@
 """Standardised and whitened features, from released values alone.
 
-A column of unknown scale is standardised by two private quantiles. Standardised rows are rounded
+A column of unknown scale is standardised by two private quantiles; standardised rows are rounded
 to whole steps, so that their products with released matrices are exact (`engine.product`).
 
 Whitening multiplies rows by the inverse root of their released second moment. Whitened rows are
