@@ -20,6 +20,7 @@ import contextlib
 import datetime
 import json
 import math
+import os
 import shutil
 import sys
 import threading
@@ -196,7 +197,8 @@ def progress_shown(title: str, *, quiet: bool) -> Iterator[None]:
     """Show the progress of the block; the title stands there until a computation names a part."""
     global _progress_line
     stream = sys.stderr
-    if quiet or not stream.isatty():
+    plain = os.environ.get("TERM") in ("dumb", "unknown") or os.environ.get("TTY_COMPATIBLE") == "0"
+    if quiet or plain or not stream.isatty():
         yield
         return
     line = ProgressLine(title, stream)
