@@ -92,8 +92,6 @@ def test_both_forms_are_refused_before_any_charge(run: Any, path: Path) -> None:
 def test_a_terminal_shows_a_table(path: Path) -> None:
     asked = [sys.executable, "-m", "prudent", "release", "count", str(path), "--by", "city"]
     asked += ["--groups", "Oslo,Rome", "--epsilon", "4", "--quiet"]
-    piped = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    assert piped.startswith("Oslo: ")
     leader, follower = pty.openpty()
     subprocess.run(asked, stdout=follower, stderr=subprocess.DEVNULL, check=True)
     os.close(follower)
