@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo quick proofs test test-thorough test-both test-slow soak test-peers test-federated test-oldest-torch fuzz lint docs check-site publish-docs bench dist clean
+.PHONY: venv demo quick proofs test test-thorough test-both test-slow test-peers test-federated test-oldest-torch fuzz lint docs check-site publish-docs bench dist clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+lab+lint+tables)
@@ -69,10 +69,6 @@ test-both: $(WHEEL_SITE)/.installed
 test-slow: $(WHEEL_SITE)/.installed
 	$(pytest) -m slow
 
-# 10,000 charges to each kind of ledger and 1,000 kills of training runs: about half an hour.
-soak: $(call has,$(TEST_EXTRAS))
-	$(BIN)/python -m tests.faults.soak
-
 # The tests dp_accounting ships with its accountants, run against ours.
 test-peers: $(WHEEL_SITE)/.installed
 	$(pytest) -m peers
@@ -91,15 +87,12 @@ TUTORIALS ?=
 tutorials: $(call has,$(TUTORIAL_EXTRAS))
 	PATH="$(ROOT)/$(BIN):$$PATH" $(BIN)/python docs/run_tutorials.py $(TUTORIALS)
 
-# Hostile input for every public entry, command and file format; see CONTRIBUTING.md. Files are fed by
-# atheris where it is installed in $(VENV), which takes clang, and otherwise by mutation.
-FUZZ_INPUTS ?= 100000
-FUZZ_SECONDS ?= 600
+# Hostile input for every command and file format; see CONTRIBUTING.md.
+FUZZ_INPUTS ?= 1000
 FUZZ_ONLY ?=
-FUZZ_JOBS ?= $(shell nproc)
 fuzz: $(call has,$(TEST_EXTRAS))
-	PYTHONPATH=$(FOLDERS) $(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --seconds $(FUZZ_SECONDS) \
-		--only '$(FUZZ_ONLY)' --jobs $(FUZZ_JOBS)
+	PRUDENT_TEST_INPUTS=$(FUZZ_INPUTS) PYTHONPATH=$(FOLDERS) $(BIN)/python -m pytest tests/fuzz/test_fuzz.py \
+		-m thorough -k '$(FUZZ_ONLY)'
 
 # Flower asks for older versions of what everything else uses: an environment of its own, in which
 # both tiers run, because the second one has no other with Flower.

@@ -235,7 +235,7 @@ def test_the_rule_catches_private_names_of_torch(source: str) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        *("classifier", "counts", "known", "landmarks", "tables"),
+        *("classifier", "counts", "landmarks"),
         "features/__init__",
     ],
 )

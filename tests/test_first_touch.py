@@ -1,7 +1,6 @@
 """The first steps on a fresh machine: what is read off a page, and that a failure is one."""
 
 import importlib.util
-import os
 import re
 from pathlib import Path
 from types import ModuleType
@@ -88,13 +87,6 @@ def test_what_is_not_a_command_in_the_first_table_leads_to_a_block_of_the_page()
             assert f"{FENCE}python" in section, cell
 
 
-def test_a_first_command_that_fails_is_a_failure(tmp_path: Path) -> None:
-    head = "## Start here\n\n| you are | first command | then |\n|---|---|---|\n"
-    for command, fails in (("test 'a b' = 'a b'", False), ("false", True)):
-        table = f"{head}| a reader | `{command}` | more |\n| another | [a block](#it) | more |\n"
-        assert bool(FIRST_TOUCH.follow("page.md", table, tmp_path, tmp_path)) is fails
-
-
 def page(*bodies: tuple[str, str]) -> str:
     return "text\n\n".join(f"{FENCE}{kind}\n{body}{FENCE}\n" for kind, body in bodies)
 
@@ -123,18 +115,3 @@ def test_a_page_fails_where_its_reader_would(
     status = FIRST_TOUCH.follow("page.md", page(*bodies), tmp_path, tmp_path)
     assert (status != 0) == fails
     assert not (tmp_path / "late").exists()
-
-
-def test_a_newcomer_has_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    monkeypatch.setenv("VIRTUAL_ENV", str(mine))
-    monkeypatch.setenv("PYTHONPATH", "src")
-    monkeypatch.setenv("PRUDENT_DATA", "data")
-    monkeypatch.setenv("PYTEST_ADDOPTS", "--reruns 1")
-    monkeypatch.setenv("PIP_INDEX_URL", "https://example.org/simple")
-    monkeypatch.setenv("PATH", f"{mine / 'bin'}{os.pathsep}/usr/bin")
-    found = FIRST_TOUCH.newcomer(tmp_path)
-    assert not {"VIRTUAL_ENV", "PYTHONPATH", "PRUDENT_DATA", "PYTEST_ADDOPTS"} & set(found)
-    assert found["PATH"] == "/usr/bin"
-    assert found["PIP_INDEX_URL"] == "https://example.org/simple"
-    assert found["XDG_CACHE_HOME"].startswith(str(tmp_path))

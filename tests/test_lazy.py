@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,6 @@ def test_what_is_missing_is_blamed_on_the_extra_that_holds_it(
     assert blamed("ibis") == told.format("ibis", "'.[tables]'")
     assert blamed("sklearn") == told.format("sklearn", "'.[estimators]'")
     assert blamed("scipy") == told.format("scipy", ".")
-    assert blamed("absl") == told.format("absl", ".")  # dp_accounting needs it
     assert blamed("nonsense") == "It needs nonsense, which is not installed."
 
 
@@ -159,12 +159,7 @@ def test_outside_a_clone_a_hint_says_where_it_works(
         assert blamed("torch") == told + "-c constraints.txt '.[train]'"
 
 
-def test_every_module_that_is_imported_has_an_extra_to_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Where only the core is installed: the metadata of what is missing cannot be asked."""
-    requires = _extras._requires("prudent")
-    monkeypatch.setattr(_extras, "_requires", lambda name: requires if name == "prudent" else ())
+def test_every_module_that_is_imported_has_an_extra_to_name() -> None:
     imported = {
         name.partition(".")[0]
         for path in (ROOT / "src").rglob("*.py")
@@ -174,6 +169,13 @@ def test_every_module_that_is_imported_has_an_extra_to_name(
     foreign = imported - sys.stdlib_module_names - {"prudent", "polars"}
     assert "sklearn" in foreign
     assert {name for name in foreign if not _extras.holding(name)} == set()
+
+
+def test_the_extras_are_those_of_the_package_and_install_what_they_hold() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for_a_clone = {"dev", "docs", "lint", "peers"}
+    assert set(_extras.known()) == {"", *project["optional-dependencies"]} - for_a_clone
+    assert set(_extras.packages("spark")) > set(_extras.packages("tables")) > {"duckdb"}
 
 
 # In the words of pip, prudent as an index knows it: no path, no file.

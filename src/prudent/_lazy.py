@@ -18,12 +18,7 @@ from prudent import _extras
 
 
 def attach(package: str, file: str) -> tuple[list[str], Callable[[str], Any], Callable[[], Any]]:
-    """The `__all__`, `__getattr__` and `__dir__` of a package whose stub lists its public names.
-
-    Args:
-        package: The package's `__name__`.
-        file: The package's `__file__`; the stub lies beside it.
-    """
+    """The `__all__`, `__getattr__` and `__dir__` of a package whose stub lists its public names."""
     stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
     homes = dict(_imported(ast.parse(stub)))
 

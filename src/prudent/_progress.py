@@ -3,10 +3,8 @@
 Without an audience every call here is free and silent, so a library function reports what it does
 without deciding whether, where or how that is shown.
 
-A report holds the name of a part and counts of repetitions that the caller chose (steps, trials,
-figures). Records are counted in one place only, the embedding of public data sets by a network: an
-audience must drop all counts while a command computes on private data, as
-`prudent.cli.display.only_elapsed` does.
+A report holds the name of a part and counts of repetitions that the caller chose. An audience must
+drop all counts while a command computes on private data (`prudent.cli.display.only_elapsed`).
 """
 
 import contextlib
@@ -45,12 +43,7 @@ def shown_to(audience: Audience) -> Iterator[None]:
 
 @contextlib.contextmanager
 def part(what: str, total: int | None = None) -> Iterator[None]:
-    """Report that the block computes `what`.
-
-    Args:
-        what: A noun phrase, such as "rehearsals".
-        total: How many times `advance` is going to be called, if that is known and public.
-    """
+    """Report that the block computes `what`."""
     audience = _audience
     if audience is None:
         yield
@@ -69,13 +62,7 @@ def advance(count: int = 1) -> None:
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """The items, one by one, with a report after each.
-
-    Args:
-        items: What to go through.
-        what: As for `part`.
-        total: Their number; by default their length, where they have one.
-    """
+    """The items, one by one, with a report after each."""
     if total is None and isinstance(items, Sized):
         total = len(items)
     with part(what, total):

@@ -6,7 +6,6 @@ it stands for; a number that has few digits, such as 0.1, is printed as it is. `
 all digits: this module is for sentences.
 """
 
-import datetime
 import decimal
 import numbers
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
@@ -14,7 +13,6 @@ from typing import Any
 
 _WIDTH_DIGITS = 3  # of the width of an interval: rounding outward adds at most 2 % to it
 _PLAIN = range(-4, 16)  # exponents of numbers that are written without one, as `repr` does
-_MOMENTS = tuple(datetime.timedelta(seconds=each) for each in (60, 1, 1e-3))
 _EXACT = decimal.Context(prec=1500)  # for every digit of a double, and of a sum of two
 
 
@@ -46,11 +44,8 @@ def percent(share: float) -> str:
 def outward(low: Any, high: Any) -> tuple[str, str]:
     """The ends of an interval, each moved outward to the digits that its width needs.
 
-    Times and durations are moved to whole minutes, seconds or milliseconds. An interval of no width
-    is printed in full, and so are ends of another kind, such as dates.
+    An interval of no width is printed in full, and so are ends of another kind, such as dates.
     """
-    if (unit := _moment(low, high)) is not None:
-        return exact(_earlier(low, unit)), exact(_later(high, unit))
     if not (_is_number(low) and _is_number(high)):
         return exact(low), exact(high)
     width = _width(low, high)
@@ -65,44 +60,14 @@ def outward(low: Any, high: Any) -> tuple[str, str]:
 def supported(value: Any, low: Any, high: Any) -> str:
     """A value to the digits that its interval supports: the place that its ends are printed to.
 
-    At least one significant digit is left. A value that is neither a number nor a time is printed
-    as it is.
+    At least one significant digit is left. A value that is no number is printed as it is.
     """
-    if (unit := _moment(low, high)) is not None:
-        return exact(_earlier(_later(value, unit / 2), unit))
     if not all(map(_is_number, (value, low, high))):
         return exact(value)
     number, width = _decimal(value), _width(low, high)
     if not (number.is_finite() and width.is_finite() and number and width):
         return exact(value)
     return _text(_rounded(number, min(_place(width), number.adjusted()), ROUND_HALF_EVEN))
-
-
-def _moment(low: Any, high: Any) -> datetime.timedelta | None:
-    """The unit to which times or durations in an interval are printed; None: in full."""
-    if not isinstance(low, datetime.datetime | datetime.timedelta):
-        return None
-    return next((unit for unit in _MOMENTS if high - low >= 100 * unit), None)
-
-
-def _earlier(moment: Any, unit: datetime.timedelta) -> Any:
-    """The last whole unit that is not after a time; at the end of the range the time itself."""
-    past = moment
-    if isinstance(moment, datetime.datetime):
-        past = moment - moment.min.replace(tzinfo=moment.tzinfo)
-    try:
-        return moment - past % unit
-    except OverflowError:
-        return moment
-
-
-def _later(moment: Any, unit: datetime.timedelta) -> Any:
-    """The first whole unit that is not before a time; as `_earlier`."""
-    whole = _earlier(moment, unit)
-    try:
-        return whole if whole == moment else whole + unit
-    except OverflowError:
-        return moment
 
 
 def _is_number(value: object) -> bool:

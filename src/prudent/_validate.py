@@ -47,12 +47,7 @@ T = TypeVar("T")
 
 
 def redacted(text: object, *addresses: object) -> str:
-    """A text without passwords.
-
-    Args:
-        text: What is about to be shown.
-        *addresses: Whose secrets are taken out wherever they occur, whole or in part.
-    """
+    """A text without passwords."""
     shown = str(text)
     for address in addresses:
         for secret in sorted(secrets_of(str(address)), key=len, reverse=True):

@@ -574,4 +574,3 @@ def test_it_says_what_it_is() -> None:
     again = pickle.loads(pickle.dumps(fitted()))
     assert isinstance(again.partition_, Landmarks)
     assert isinstance(again.counts_, Counts)
-    assert "CertifiedClassifier" in again._repr_html_()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tools.feature_files.glyphs import digits
 
-from prudent.certify import CertifiedClassifier, known
+from prudent.certify import CertifiedClassifier
 from prudent.certify.counts import STEPS
 from prudent.certify.features import Vectors, shipped_landmarks
 from prudent.certify.landmarks import NEAREST, SCALE, Crowding, Landmarks, whole
@@ -76,20 +76,6 @@ def test_a_saved_classifier_keeps_its_crowding(tmp_path: Path) -> None:
     read = CertifiedClassifier.load(tmp_path / "saved.npz")
     for one, two in zip(made.predict_radius(QUERIES), read.predict_radius(QUERIES), strict=True):
         assert np.array_equal(one, two)
-
-
-def test_landmarks_of_named_features_keep_their_crowding(tmp_path: Path) -> None:
-    partition = crowded()
-    counts = CertifiedClassifier(1.0, classes=3, features=partition)
-    counts.fit(QUERIES, np.arange(len(QUERIES)) % 3)
-    path = tmp_path / "saved.npz"
-    known.write_classifier(path, "glyphs", [0, 1, 2], 1.0, partition, counts.counts_)
-    found = known.read_classifier(path, None)[0]["features"]
-    assert isinstance(found, Landmarks)
-    assert found.crowding is not None
-    assert partition.crowding is not None
-    assert np.array_equal(found.crowding.products, partition.crowding.products)
-    assert attrs.astuple(found.crowding)[1:] == attrs.astuple(partition.crowding)[1:]
 
 
 def test_digits_are_near_the_landmarks_that_come_with_the_package() -> None:

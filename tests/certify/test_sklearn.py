@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import check_estimator  # noqa: E402
 
 from prudent.budget.ledger import Ledger  # noqa: E402
 from prudent.certify import CertifiedClassifier  # noqa: E402
-from prudent.certify.known import labels_of  # noqa: E402
+from prudent.certify.classifier import labels_of  # noqa: E402
 
 EXCLUDED = {
     "check_classifiers_one_label": "one class cannot be certified against another",

@@ -16,7 +16,6 @@ pytest.importorskip("duckdb")
 pytest.importorskip("ibis")
 
 import pandas as pd
-import pyarrow.parquet as pq
 
 import prudent
 from prudent.release.noise import ReproducibleNoise
@@ -72,16 +71,13 @@ def test_rows_have_the_names_of_the_caller(path: Path) -> None:
     assert list(records_of(one)[0]) == ["value", "low", "high", "status"]
 
 
-def test_csv_and_parquet_hold_the_same_rows(run: Any, path: Path, tmp_path: Path) -> None:
-    out = tmp_path / "answers.parquet"
+def test_csv_holds_a_row_for_each_number(run: Any, path: Path) -> None:
     asked = ["release", "mean", str(path), "--column", "x", "--by", "city", "--groups", "Oslo,Rome"]
-    done = run(*asked, "--epsilon", "4", "--csv", "--parquet", str(out), "--quiet")
+    done = run(*asked, "--epsilon", "4", "--csv", "--quiet")
     rows = list(csv.DictReader(io.StringIO(done.out)))
-    kept = pq.read_table(out).to_pylist()
     assert [row["city"] for row in rows] == ["Oslo", "Rome"]
-    for row, other in zip(rows, kept, strict=True):
-        for name in ("value", "low", "high"):
-            assert float(row[name]) == other[name]
+    for row in rows:
+        assert float(row["low"]) <= float(row["value"]) <= float(row["high"])
     asked = ["sql", f"SELECT count(*) FROM '{path}'", "--epsilon", "4", "--csv", "--quiet"]
     assert run(*asked).out.startswith("column,statistic,value,low,high,status\n,count,")
 
@@ -96,8 +92,6 @@ def test_both_forms_are_refused_before_any_charge(run: Any, path: Path) -> None:
 def test_a_terminal_shows_a_table(path: Path) -> None:
     asked = [sys.executable, "-m", "prudent", "release", "count", str(path), "--by", "city"]
     asked += ["--groups", "Oslo,Rome", "--epsilon", "4", "--quiet"]
-    piped = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    assert piped.startswith("Oslo: ")
     leader, follower = pty.openpty()
     subprocess.run(asked, stdout=follower, stderr=subprocess.DEVNULL, check=True)
     os.close(follower)

@@ -95,12 +95,12 @@ def test_history_has_one_line_for_each_charge(tmp_path: Path) -> None:
         for line in run("show", path, "--charges").stdout.splitlines()
     ]
     header, _, first, second = [line for line in lines if line != [""]]
-    assert header[2:] == ["release", "mechanism", "groups", "unit", "ε", "δ", "outcome", "ε spent"]
+    assert header[2:] == ["release", "groups", "unit", "ε", "δ", "outcome", "ε spent"]
     assert first[2:-1] == [
-        *("median of pay", "ptr, proposal 500", "2: a, b", "person"),
+        *("median of pay: ptr, proposal 500", "2: a, b", "person"),
         *("0.1", "1e-07", "1 released, 1 refused"),
     ]
-    assert second[4:-1] == ["0.1", "0", "unknown"]
+    assert second[3:-1] == ["0.1", "0", "unknown"]
     plain, _ = json.loads(run("show", path, "--json", "--charges").stdout)
     assert plain["outcome"] == {"released": 1, "refused": 1}
     assert {**asked, "delta": 1e-7}.items() <= plain.items()

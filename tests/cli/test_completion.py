@@ -106,26 +106,6 @@ def test_bash(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [set(line.split()) for line in answers] == [TYPED[typed] for typed in IN_BASH]
 
 
-@pytest.mark.slow
-def test_fish(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = "prudent --show-completion | source; complete -C 'prudent train --corrupt label'"
-    assert set(told("fish", script, home, monkeypatch).split()) == {"label:", "label-targeted:"}
-
-
-@pytest.mark.slow
-def test_zsh(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = """
-        prudent --show-completion >prudent.zsh
-        zmodload zsh/zpty
-        zpty shell zsh -f -i
-        zpty -w shell 'autoload -Uz compinit && compinit -u && . ./prudent.zsh; echo RE""ADY'
-        zpty -r shell seen '*READY*'
-        zpty -w -n shell $'prudent release tri\\t'
-        zpty -r shell seen '*trimmed-mean*' && echo offered
-    """
-    assert "offered" in told("zsh", script, home, monkeypatch)
-
-
 def test_nothing_that_names_private_things_is_completed() -> None:
     release = command_line().commands["release"].commands["median"]
     silent = {"column", "by", "groups", "where", "unit", "table", "dataset", "ledger", "source"}

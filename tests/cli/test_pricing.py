@@ -232,17 +232,17 @@ def test_tests_are_read_as_they_are_written(text: str, test: object) -> None:
 
 
 class TestEvents:
-    """`prudent epsilon --event`: what an auditor reads, drawn and as JSON."""
+    """`prudent epsilon --event`: what an auditor reads, as text and as JSON."""
 
     ONE = dp.GaussianDpEvent(3.0)
     TWO = dp.ComposedDpEvent([ONE, ApproximateDpEvent(0.5, 1e-7)])
 
     @pytest.mark.unhurried
     @pytest.mark.parametrize("event", [ONE, pytest.param(TWO, marks=pytest.mark.slow)])
-    def test_text_json_and_plot(self, run: Command, tmp_path: Path, event: dp.DpEvent) -> None:
-        path, picture = tmp_path / "event.json", tmp_path / "event.svg"
+    def test_text_and_json(self, run: Command, tmp_path: Path, event: dp.DpEvent) -> None:
+        path = tmp_path / "event.json"
         path.write_text(to_json(event))
-        answer = run("epsilon", f"--event={path}", "--delta=1e-6", f"--plot={picture}", "--json")
+        answer = run("epsilon", f"--event={path}", "--delta=1e-6", "--json")
         report = json.loads(answer.out)
         accountant = PldAccountant().compose(event)
         assert report["epsilon"] == accountant.get_epsilon(1e-6)
@@ -261,10 +261,6 @@ class TestEvents:
         least = accountant.get_delta(1.0)
         assert least <= deltas[1.0] <= least * (1 + 1e-3)
         assert deltas[report["epsilon"]] <= 1e-6
-        drawn = picture.read_text()
-        assert all(title in drawn for title in ("<svg", "</svg>"))
-        words = " ".join(re.findall("<!-- (.*?) -->", drawn))
-        assert all(describe(price.event) in words for price in price_list(event, 1e-6))
         # What --json printed is an event file too, and the text has the same numbers.
         again = tmp_path / "price.json"
         again.write_text(answer.out)
@@ -272,6 +268,9 @@ class TestEvents:
         assert f"ε ≤ {rounded_up(report['epsilon'])} at δ = 1e-06" in text
         assert "prior 0.25: right with probability at most" in text
         assert "prior 0.5" not in text
+        assert all(
+            describe(price.event).split("\n")[0] in text for price in price_list(event, 1e-6)
+        )
 
     def test_an_infinite_epsilon_is_explained(self, run: Command, tmp_path: Path) -> None:
         path = tmp_path / "event.json"

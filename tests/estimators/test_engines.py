@@ -10,7 +10,6 @@ from prudent.release.noise import ReproducibleNoise
 
 FORMULA = (
     "pay ~ age * C(region, n, s) + missing(hours) + flag + log(age) + I(age ** 2) + sqrt(age):flag"
-    " + bin(age, 30, 50.5)"
 )
 
 

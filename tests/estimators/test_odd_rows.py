@@ -251,20 +251,6 @@ def test_targets_that_are_no_numbers_cost_nothing(y: Any) -> None:
     assert not book.charges
 
 
-@pytest.mark.parametrize(
-    ("rows", "targets"),
-    [
-        (np.ones((77, 2)), np.ones((77, 2))),
-        (np.ones((77, 2)), np.full(77, 77 + 1j)),
-        (np.ones((77, 0)), np.ones(77)),
-    ],
-)
-def test_errors_quote_neither_records_nor_their_number(rows: Any, targets: Any) -> None:
-    with pytest.raises(ValueError, match=r".") as caught:
-        fitted(rows, targets)
-    assert "77" not in str(caught.value)
-
-
 @pytest.mark.parametrize("odd", [None, "secret", 1j], ids=repr)
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_one_odd_value_of_a_frame_is_one_row_less(odd: Any, place: int) -> None:

@@ -1,7 +1,6 @@
 """Everything that is read from a file or a text, as functions of bytes, with valid seeds.
 
-A target is fed with mutations of its seeds: by `mutation` in the tests, and by a coverage-guided
-fuzzer in `python -m tests.fuzz` where one is installed.
+A target is fed with mutations of its seeds, see `mutation`.
 """
 
 import contextlib
@@ -59,12 +58,6 @@ def folder() -> Path:
     keep = tempfile.TemporaryDirectory(prefix="prudent-fuzz-", dir=place)
     _KEPT.append(keep)
     return Path(keep.name)
-
-
-def remove_folder() -> None:
-    """Remove the folder and what is in it."""
-    while _KEPT:
-        _KEPT.pop().cleanup()
 
 
 _KEPT: list[Any] = []

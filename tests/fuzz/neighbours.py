@@ -25,8 +25,9 @@ from unittest import mock
 import attrs
 import numpy as np
 
+from prudent import certify, estimators, release
 from prudent.release import Distribution
-from tests.fuzz import records, surface
+from tests.fuzz import records
 from tests.fuzz.records import COLUMNS_ONLY, CONTAINERS, TYPES, Rows, Type, UnrepresentableError
 from tests.fuzz.transcripts import Transcript, choices_noted
 
@@ -217,31 +218,44 @@ OF_TABLES = frozenset(("other", "weights", "query", "questions"))
 """Parameters of functions that ask more than one column."""
 
 
+def parameters(function: Any) -> dict[str, inspect.Parameter]:
+    """The named parameters of a callable; none if it has no signature."""
+    try:
+        given = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: each for name, each in given.items() if each.kind not in kinds}
+
+
 @functools.cache
 def releases() -> dict[str, Callable[..., Any]]:
-    """The public callables that are given a source of noise."""
+    """The public callables that take records and a source of noise."""
+    public = {
+        name: getattr(package, name)
+        for package in (release, estimators, certify)
+        for name in package.__all__
+    }
     return {
-        name.rpartition(".")[2]: each
-        for name, each in surface.public().items()
-        if surface.reason(name, each) is None
-        and name.rpartition(".")[2] != "synthesize"  # tests/synth/test_differential.py
-        and "noise" in surface.parameters(each)
-        and "Test" not in str(inspect.signature(each).parameters["noise"])
+        name: each
+        for name, each in public.items()
+        if callable(each)
+        and not inspect.isabstract(each)
+        and (hasattr(each, "fit") or {"data", "vectors"} & {*parameters(each)})
+        and "noise" in parameters(each)
     }
 
 
 @functools.cache
 def statistics() -> dict[str, Callable[..., Any]]:
     """Those that ask a table; the others are models that are fitted, and sums of vectors."""
-    return {name: each for name, each in releases().items() if "data" in surface.parameters(each)}
+    return {name: each for name, each in releases().items() if "data" in parameters(each)}
 
 
 @functools.cache
 def of_columns() -> list[str]:
     """Statistics that can be asked of values without names."""
-    return [
-        name for name, each in statistics().items() if not OF_TABLES & set(surface.parameters(each))
-    ]
+    return [name for name, each in statistics().items() if not OF_TABLES & set(parameters(each))]
 
 
 @functools.cache
@@ -294,7 +308,7 @@ def draw(
 ) -> Case:
     """A case of a statistic, some container and some type; a share of them has units."""
     function = statistics()[name := chance.choice(functions or sorted(statistics()))]
-    taken = surface.Entry(f"of.{name}", function).parameters
+    taken = parameters(function)
     if OF_TABLES & taken.keys():
         containers = [each for each in containers if each not in COLUMNS_ONLY] or ["arrow"]
     container = chance.choice(containers)
@@ -359,15 +373,9 @@ def draw_model(chance: random.Random, functions: Sequence[str] = ()) -> Case:
     found = models()[name := chance.choice(functions or sorted(models()))]
     container = chance.choice(list(records.OF_MODELS))
     taken = inspect.signature(found).parameters
-    of = surface.Entry(f"of.{name}", found)
-    options = {
-        each: surface.value(of, parameter)
-        for each, parameter in of.parameters.items()
-        if each not in (*surface.RECORDS, "noise", "ledger")
-    }
-    own = {"epsilon": 20.0, "delta": DELTA, "landmarks": np.eye(2)}
-    own |= {"trim": 4, "propose": 1.0, "bound": 2.0}
-    options |= {each: value for each, value in own.items() if each in taken}
+    own = {"epsilon": 20.0, "delta": DELTA, "classes": [0, 1], "n_clusters": 2, "n_components": 1}
+    own |= {"n_estimators": 2, "trim": 4, "propose": 1.0, "bound": 2.0}
+    options = {each: value for each, value in own.items() if each in taken}
     if "landmarks" in taken:
         options = {"epsilon": 20.0, "landmarks": np.eye(2), "classes": 2}
 

@@ -1,4 +1,4 @@
-"""A seeded thousand of neighbouring data sets for every release; faults that must be found.
+"""A seeded hundred of neighbouring data sets for the releases; faults that must be found.
 
 `make test-thorough` tries every release with every container and every type, and PostgreSQL.
 """
@@ -14,11 +14,11 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 pytest.importorskip("duckdb", reason="tables are asked by DuckDB")
-pytest.importorskip("torch", reason="public callables are those of training, too")
 
+import prudent
 from prudent.release.columns import dialects, sources, units
 from prudent.release.sums.additive import AdditiveMechanism
-from tests.fuzz import neighbours, records, surface
+from tests.fuzz import neighbours, records
 from tests.fuzz.neighbours import Case, checked, draw, draw_model
 
 TABLES = [each for each in records.HERE if each not in records.COLUMNS_ONLY]
@@ -27,12 +27,8 @@ WAYS: dict[str, Callable[[random.Random], Case]] = {
     "tables": functools.partial(draw, containers=TABLES),
     "models": draw_model,
 }
-BATCHES = [("arrays", 155)] * 6 + [("models", 10)] + [("tables", 20)] * 3
-"""A thousand cases; those of tables take most of the time."""
-
-TRAINED = {"fit", "make_private", "training"}  # entries of tests/differential
-ELSEWHERE = TRAINED | {"search", "synthesize", "audit", "Ledger", "Reporting"}
-"""Public callables with records or their names that release by what is tested elsewhere."""
+BATCHES = [("arrays", 25)] * 2 + [("models", 8)] + [("tables", 15)] * 2
+"""A hundred cases, of which each takes a third of a second where an engine is asked."""
 
 
 def refused(found: list[tuple[Case, str | None]]) -> list[str]:
@@ -92,12 +88,12 @@ def test_every_public_callable_that_takes_records_is_covered() -> None:
     for name in neighbours.models():
         draw_model(random.Random(0), [name])
     takes = {
-        name.rpartition(".")[2]
-        for name, each in surface.public().items()
-        if surface.reason(name, each) is None
-        and {"data", "vectors", "train_set", "loader"} & set(surface.parameters(each))
+        name
+        for name in prudent.__all__
+        if callable(each := getattr(prudent, name))
+        and {"data", "vectors"} & {*neighbours.parameters(each)}
     }
-    assert takes - set(neighbours.releases()) <= ELSEWHERE
+    assert takes - set(neighbours.releases()) == {"synthesize", "Ledger"}
 
 
 # ---- planted faults --------------------------------------------------------------------------

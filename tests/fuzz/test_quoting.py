@@ -154,23 +154,15 @@ def test_names_with_quotes(in_duckdb: Make) -> None:
 
 
 @pytest.mark.slow
-def test_any_name_and_literal(in_duckdb: Make) -> None:
-    @hypothesis.settings(max_examples=30, **FEW)
-    @hypothesis.given(TEXTS, THREE, THREE)
-    def run(table: str, names: list[str], towns: list[str]) -> None:
-        hypothesis.assume(is_allowed(table, names, towns))
-        check(in_duckdb, table, names, towns)
+@pytest.mark.parametrize("engine", ["in_duckdb", "in_postgres"])
+def test_any_name_and_literal(engine: str, request: pytest.FixtureRequest) -> None:
+    make = request.getfixturevalue(engine)
 
-    run()
-
-
-@pytest.mark.slow
-def test_any_name_and_literal_in_postgres(in_postgres: Make) -> None:
     @hypothesis.settings(max_examples=20, **FEW)
     @hypothesis.given(TEXTS, THREE, THREE)
     def run(table: str, names: list[str], towns: list[str]) -> None:
         hypothesis.assume(is_allowed(table, names, towns))
-        check(in_postgres, table, names, towns)
+        check(make, table, names, towns)
 
     run()
 
@@ -196,24 +188,17 @@ def test_ledgers_with_quotes(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_any_name_and_note_of_a_ledger(tmp_path: Path) -> None:
-    numbers = iter(range(10**6))
-
-    @hypothesis.settings(max_examples=30, **FEW)
-    @hypothesis.given(PRINTABLE, LABELS, LABELS)
-    def run(dataset: str, label: str, column: str) -> None:
-        check_ledger(str(tmp_path / f"{next(numbers)}.db"), dataset, label, column)
-
-    run()
-
-
-@pytest.mark.slow
-def test_any_name_and_note_of_a_ledger_in_postgres(postgres_url: str) -> None:
-    numbers = iter(range(10**6))
+@pytest.mark.parametrize("server", [False, True])
+def test_any_name_and_note_of_a_ledger(
+    server: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    address, numbers = server and request.getfixturevalue("postgres_url"), iter(range(10**6))
 
     @hypothesis.settings(max_examples=20, **FEW)
     @hypothesis.given(PRINTABLE, LABELS, LABELS)
     def run(dataset: str, label: str, column: str) -> None:
-        check_ledger(postgres_url, f"{dataset}{next(numbers)}", label, column)
+        number = next(numbers)
+        place = address or str(tmp_path / f"{number}.db")
+        check_ledger(place, f"{dataset}{number}" if server else dataset, label, column)
 
     run()

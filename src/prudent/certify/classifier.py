@@ -5,16 +5,21 @@ released once, with discrete Laplace noise. A query weighs the landmarks, and th
 largest weighted count wins; `counts` has the theorem and its proof.
 """
 
-import html
+import hashlib
+import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
+from pathlib import Path
 from typing import Any, Self
 
+import attrs
 import dp_accounting as dp
 import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
+from prudent._files import replacing
+from prudent._formats import check_format, read_npz, reading
 from prudent._validate import ArgumentError
 from prudent.budget import LedgerLike
 from prudent.certify.counts import (
@@ -26,25 +31,37 @@ from prudent.certify.counts import (
     moves_of,
     scores_of,
 )
-from prudent.certify.features import Vectors
-from prudent.certify.known import (
-    Known,
-    check_queries,
-    check_records,
-    checked_width,
-    labels_of,
-    name_of,
-    partition_of,
-    query_parts,
-    read_classifier,
-    write_classifier,
+from prudent.certify.features import (
+    SHIPPED,
+    Function,
+    Images,
+    Partitions,
+    Vectors,
+    alone,
+    named,
+    shipped_landmarks,
 )
-from prudent.certify.landmarks import Landmarks, Partition
+from prudent.certify.landmarks import (
+    Codes,
+    Crowding,
+    Features,
+    Landmarks,
+    Partition,
+    public_ramp,
+    random_directions,
+    whole,
+)
 from prudent.receipts.making import ReceiptTarget
-from prudent.records.arrays import Classes
+from prudent.records.arrays import Classes, declared_width, numbers_of, parts
 from prudent.release.charging import ChargedRelease
 from prudent.release.failures import redact_errors
 from prudent.release.noise import Noise, source_of
+
+FORMAT = 2  # format number of saved classifiers
+ROWS = 1024  # records or queries that are mapped at a time, to save memory
+_MOST_CLASSES = 10**6
+_MOST_LANDMARKS = 1_000_000
+
 
 RECORDS = (0, 100, 500, 1000, 2000)
 """Numbers of bad records for which certified accuracy is reported, unless others are given."""
@@ -57,6 +74,176 @@ _PARAMETERS = (
 
 class NotFittedError(ValueError, AttributeError):
     """A classifier was asked for a prediction before `fit`."""
+
+
+class Known:
+    """What is public before a fit: the cells, the classes and the price."""
+
+    def __init__(self, partition: Partition, classes: Classes, pricing: Pricing) -> None:
+        self.partition, self.classes, self.pricing = partition, classes, pricing
+        self.digest = f"{partition.digest} {classes.labels!r}"
+
+    def empty(self) -> Counts:
+        """Counts of no records."""
+        return Counts.empty(len(self.classes), self.partition.sizes, self.digest)
+
+    def counted(self, records: Any, labels: Any) -> Counts:
+        """Exact counts of records."""
+        refuse_texts(records, labels, self)
+        found, names = self.empty(), self.classes.numbers(labels)
+        records = records if hasattr(records, "__len__") else np.asarray(records)
+        if len(names) != len(records):
+            raise ValueError
+        start = 0
+        for part in parts(records, ROWS):
+            found.insert(self.partition.cells(part), names[start : start + ROWS])
+            start += ROWS
+        return found
+
+
+def _features(features: Any, rows: Any) -> Features:
+    if features is None:
+        return Vectors(np.asarray(next(parts(rows, 1))).size)
+    if hasattr(features, "codes"):
+        return features  # type: ignore[no-any-return]
+    if not callable(features):
+        raise ArgumentError("features", "a name, a function or None", shown=name_of(features))
+    like = next(parts(rows, 1))
+    first = np.asarray(features(alone(like, like)))
+    return Function(features, first.size, like, name_of(features))
+
+
+def _coded(features: Any, rows: Any) -> tuple[Features, Codes]:
+    """The features and the codes of landmarks, which are public: what cannot be read is refused."""
+    if 0 in getattr(rows, "shape", ()) or (isinstance(rows, Sized) and not len(rows)):
+        raise ArgumentError("landmarks", "at least one public record", shown="none")
+    try:
+        coded = _features(features, rows)
+        codes, present = coded.codes(rows)
+        if not present.all():
+            raise ValueError
+    except (ArgumentError, OSError, ImportError):
+        raise
+    except Exception as error:  # whatever an object raises that is no container of records
+        readable = "records that the features can read"
+        raise ArgumentError("landmarks", readable, shown=name_of(rows)) from error
+    return coded, codes
+
+
+def partition_of(
+    features: Any, landmarks: Any, ramp: tuple[float, float] | None, width: int | None, classes: int
+) -> Partition:
+    """The public partition that the arguments of a classifier describe, checked.
+
+    `width` is how many numbers each record has, where that is known.
+    """
+    counted = isinstance(landmarks, int)
+    if isinstance(features, str):
+        if features in SHIPPED and (counted or landmarks is None):
+            shipped = shipped_landmarks(features)
+            return shipped if ramp is None else attrs.evolve(shipped, ramp=ramp)
+        features = named(features)
+    if hasattr(features, "cells"):
+        return features  # type: ignore[no-any-return]
+    if landmarks is None:
+        raise ArgumentError("landmarks", "public records, or a number of directions", got=landmarks)
+    if counted:
+        _validate.count(1, _MOST_LANDMARKS, landmarks=landmarks)
+        coded = Vectors(width) if features is None and width else features
+        if not hasattr(coded, "width"):
+            allowed = "public records, where X is no array of vectors"
+            raise ArgumentError("landmarks", allowed, got=landmarks)
+        codes = whole(random_directions(landmarks, coded.width))
+    else:
+        coded, codes = _coded(features, landmarks)
+    return Landmarks(coded, codes, public_ramp(codes, classes) if ramp is None else ramp)
+
+
+def name_of(features: Any) -> str:
+    """What features are called in messages."""
+    if isinstance(features, str):
+        return repr(features)
+    return str(getattr(features, "name", getattr(features, "__name__", type(features).__name__)))
+
+
+def labels_of(classes: Any) -> Sequence[Any]:
+    """The public labels, from a list of them or from their number."""
+    if isinstance(classes, int) and not isinstance(classes, bool):
+        _validate.between(2, _MOST_CLASSES, classes=classes)
+        return range(classes)
+    try:
+        return np.asarray(_validate.values(classes=classes)).tolist()  # type: ignore[no-any-return]
+    except Exception as error:  # whatever objects raise that are no labels
+        raise ArgumentError("classes", "a number or labels", shown=name_of(classes)) from error
+
+
+def checked_width(records: Any) -> int | None:
+    """How many numbers the type of the records says that each has; refuses types of other kinds."""
+    if hasattr(records, "toarray"):
+        raise ArgumentError("X", "a dense array; sparse input is not supported", shown="sparse")
+    kind = getattr(getattr(records, "dtype", None), "kind", "f")
+    if kind == "c":
+        raise ArgumentError("X", "real numbers; Complex data not supported", shown="complex")
+    if getattr(records, "ndim", 2) == 1 and kind != "O":
+        allowed = "2D array, one row per record. Reshape your data"
+        raise ArgumentError("X", allowed, shown="1D array")
+    return declared_width(records)
+
+
+def check_records(records: Any, labels: Any, known: Known) -> None:
+    """Refuse arrays whose records have another width than the landmarks: both are public."""
+    refuse_texts(records, labels, known)
+    width, own = declared_width(records), getattr(known.partition, "features", None)
+    if isinstance(own, Vectors) and width is not None and width != own.width:
+        raise ArgumentError("X", f"records of {own.width} features", shown=f"{width} features")
+
+
+def refuse_texts(records: Any, labels: Any, known: Known) -> None:
+    """Refuse arrays of texts where numbers are read: one text has made texts of all numbers.
+
+    All records would count as absent. In a list or a frame of pandas the others stay what they are.
+    """
+    own = getattr(known.partition, "features", known.partition)
+    hint = "Give a list, or a frame of pandas."
+    numbers = isinstance(own, Vectors | Images | Partitions)
+    if isinstance(own, Function):
+        numbers = numbers_of(own.like) is not None
+    if numbers and _of_texts(records):
+        raise ArgumentError("X", "an array of numbers", shown="one of texts", hint=hint)
+    if _of_texts(labels) and not all(isinstance(each, str) for each in known.classes.labels):
+        raise ArgumentError("y", "labels like the classes", shown="an array of texts", hint=hint)
+
+
+def _of_texts(array: Any) -> bool:
+    of_columns = array.dtypes if hasattr(array, "rows") else ()  # of polars
+    kinds = [getattr(array, "dtype", None), *of_columns]
+    return any(getattr(each, "kind", "") in ("U", "S") or str(each) == "String" for each in kinds)
+
+
+def check_queries(queries: Any, width: int | None) -> None:
+    """Queries are public: what cannot be read is refused."""
+    found = checked_width(queries)
+    if width is not None and found is not None and found != width:
+        # The words are those that scikit-learn's checks look for.
+        shown = f"X has {found} features, but CertifiedClassifier is expecting {width} features"
+        raise ArgumentError("X", f"queries of {width} features", shown=f"{shown} as input")
+
+
+def query_parts(queries: Any) -> list[Any]:
+    """Queries in containers of some each; whatever holds no records is refused: they are public."""
+    try:
+        return list(parts(queries, ROWS))
+    except Exception:  # whatever an object raises that is no container
+        allowed = "an array, a table or a list of queries"
+        raise ArgumentError("X", allowed, shown=type(queries).__name__) from None
+
+
+def _digest(header: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> str:
+    """Of all that a file holds: damage and edits are noticed. It is no signature."""
+    found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
+    return found.hexdigest()
 
 
 class CertifiedClassifier:
@@ -125,9 +312,6 @@ class CertifiedClassifier:
         many = self.classes if isinstance(self.classes, int) else len(self.classes)
         fitted = "" if hasattr(self, "counts_") else ", not fitted"
         return f"<CertifiedClassifier: ε={self.epsilon:g}, {many} classes{at}{by}{fitted}>"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The arguments of the constructor, as scikit-learn asks for them."""
@@ -204,11 +388,7 @@ class CertifiedClassifier:
         return self._released(known, redact_errors(total), paid)
 
     def fit_counts(self, counts: Counts) -> Self:
-        """Use counts made elsewhere: exact ones are charged and released, released ones taken.
-
-        Args:
-            counts: Of `count`, or a sum of such tables: what clients send by secure aggregation.
-        """
+        """Use counts made elsewhere: exact ones are charged and released, released ones taken."""
         known = self.known()
         if counts.partition != known.digest:
             raise ArgumentError(
@@ -217,28 +397,6 @@ class CertifiedClassifier:
         if counts.epsilon is None:
             paid = known.pricing.charge(self.ledger, known.partition.name, receipt=self.receipt)
             return self._released(known, counts, paid)
-        self._taken(known, counts)
-        return self
-
-    def fit_table(self, data: Any, column: str, label: str, **table: Any) -> Self:
-        """Release the counts of a table in a file, a database or Spark; charges the ledger first.
-
-        A column of cell numbers is counted where the table is, as a histogram is. Vectors, such as
-        embeddings, are read in batches. Rows with other cells or labels are left out.
-
-        Args:
-            data: As for `prudent.release.histogram`.
-            column: The column with the number of the nearest landmark, from 0 on; or with arrays of
-                numbers, which are records.
-            label: The column with the label.
-            **table: Options of a table, such as `where`, `connect` and `table`.
-        """
-        from prudent.certify.tables import counts_of_table  # needs the extra for tables
-
-        known = self.known()
-        counts = counts_of_table(
-            known, data, column, label, self.ledger, self.receipt, self.noise, table
-        )
         self._taken(known, counts)
         return self
 
@@ -253,12 +411,7 @@ class CertifiedClassifier:
         return self.known().partition.cells(X)
 
     def known(self, width: int | None = None) -> "Known":
-        """What is public before a fit, checked.
-
-        Args:
-            width: How many numbers each record has, where records are vectors and `landmarks` is
-                a number of directions.
-        """
+        """What is public before a fit, checked."""
         source_of(self.noise)
         classes = Classes(labels_of(self.classes))
         partition = partition_of(self.features, self.landmarks, self.ramp, width, len(classes))
@@ -341,8 +494,25 @@ class CertifiedClassifier:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was released to an .npz file, which holds numbers and JSON only."""
-        counts, classes = self._fitted(), self.classes_.tolist()
-        write_classifier(path, self.features, classes, self.share, self.partition_, counts)
+        counts, partition = self._fitted(), self.partition_
+        header = {
+            "format": FORMAT,
+            "features": self.features if isinstance(self.features, str) else None,
+            "classes": self.classes_.tolist(),
+            "epsilon": counts.epsilon,
+            "share": self.share,
+            "ramp": getattr(partition, "ramp", None),
+            "partition": counts.partition,
+        }
+        arrays: dict[str, Any] = {"cells": counts.cells, "totals": counts.totals}
+        if isinstance(partition, Landmarks):
+            arrays["landmarks"] = partition.codes.astype(np.int16)
+            if crowding := partition.crowding:
+                arrays["crowding"] = crowding.products
+                header["crowding"] = [crowding.records, crowding.landmarks, crowding.queries]
+        header["digest"] = _digest(header, arrays)
+        with replacing(Path(path), "wb") as file:
+            np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
 
     @classmethod
     def load(
@@ -361,6 +531,25 @@ class CertifiedClassifier:
         Raises:
             ValueError: If the file is none of `save`, or was made with other features.
         """
-        arguments, counts = read_classifier(path, features)
-        found = cls(landmarks=landmarks, **arguments)
-        return found.fit_counts(Counts(sizes=found.known().partition.sizes, **counts))
+        _validate.path(path=path)
+        expected = "a file written by CertifiedClassifier.save"
+        with reading(path, expected):
+            arrays = read_npz(path, expected, "header", "cells", "totals", "landmarks", "crowding")
+            header = json.loads(str(arrays.pop("header")))
+            check_format(header, FORMAT, f"{path}")
+            if header.pop("digest") != _digest(header, arrays):
+                raise ValueError
+            cells, totals = (arrays[name].astype(np.int64) for name in ("cells", "totals"))
+            ramp = None if header["ramp"] is None else tuple(header["ramp"])
+            given = header["features"] if features is None else features
+            if "landmarks" in arrays and (given is None or isinstance(given, str)):
+                codes = arrays["landmarks"].astype(np.float32)
+                own: Any = Vectors(codes.shape[1]) if given is None else named(given)
+                shares = header.get("crowding")
+                crowding = Crowding(arrays["crowding"], *shares) if shares else None
+                given = Landmarks(own, codes, ramp, crowding)
+            arguments = {name: header[name] for name in ("epsilon", "classes", "share")}
+            public = {name: header[name] for name in ("partition", "epsilon")}
+        found = cls(landmarks=landmarks, features=given, ramp=ramp, **arguments)
+        sizes = found.known().partition.sizes
+        return found.fit_counts(Counts(cells, totals, sizes, **public))

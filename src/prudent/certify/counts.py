@@ -94,11 +94,6 @@ class Counts:
         """Add records to exact counts: each adds one to a cell of each table, or is absent.
 
         Price and theorem rest on this, so it is checked here, whatever made the numbers.
-
-        Args:
-            places: The cells of each record, (records, tables); a record with `NONE`, or with a
-                cell that is not of the table in whose column it stands, is absent.
-            classes: The number of the class of each record, or `NONE`.
         """
         if places.shape != (len(classes), self.tables):
             raise ValueError

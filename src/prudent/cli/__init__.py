@@ -65,11 +65,7 @@ def _prudent(
 
 @functools.cache
 def command_line(only: str | None = None) -> Any:
-    """The commands, each with the options that every command has.
-
-    Args:
-        only: The one command that is needed, which is quicker; by default all.
-    """
+    """The commands, each with the options that every command has."""
     app = typer.Typer(
         name="prudent",
         no_args_is_help=True,
@@ -101,7 +97,7 @@ def command_line(only: str | None = None) -> Any:
 def _module(name: str) -> Any:
     """The module of a command; one built in comes before a plug-in of the same name."""
     if name in needs.MODULES:
-        return importlib.import_module(f"prudent.cli.{needs.MODULES[name]}")
+        return importlib.import_module(f"prudent.cli.commands.{needs.MODULES[name]}")
     module = needs.load_plugin("commands", name)
     needs.NEEDS.update(getattr(module, "NEEDS", {name: ()}))
     needs.NEEDS_OF_OPTIONS.update(getattr(module, "NEEDS_OF_OPTIONS", {}))
@@ -143,11 +139,7 @@ def _title(command: Any, given: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status: 0, or 2 with one line on standard error.
-
-    Args:
-        arguments: What follows `prudent`; by default what this process was started with.
-    """
+    """Runs a command and returns its exit status: 0, or 2 with one line on standard error."""
     # Imports make many objects and no garbage: looking for it is a tenth of a release's time.
     gc.set_threshold(500_000)
     display.write_everywhere()

@@ -160,7 +160,6 @@ class Request:
     ] = False
     as_json: options.Json = False
     as_csv: options.Csv = False
-    parquet: options.Parquet = None
 
     def options(self) -> dict[str, Any]:
         """The options of the library's functions, without those that were not given."""
@@ -260,10 +259,6 @@ def ask_and_print(
     """Ask, print what came of it, and end with the exit status that says so."""
     if request.as_json and request.as_csv:
         raise ArgumentError("csv", "without --json", shown="both")
-    if request.parquet is not None:
-        from prudent._files import check_writable
-
-        check_writable(request.parquet.parent)  # before anything is paid for
     if request.dry_run:
         preview: Preview = ask(dry_run=True)
         if request.as_json:
@@ -276,14 +271,6 @@ def ask_and_print(
     with budget(request) as ledger, only_elapsed():
         outcome = ask(ledger=ledger)
     _print(request, outcome)
-    if request.parquet is not None:
-        import pyarrow
-        import pyarrow.parquet
-
-        from prudent.release.outcome import records_of
-
-        rows = pyarrow.Table.from_pylist(records_of(outcome))
-        pyarrow.parquet.write_table(rows, request.parquet)
     if draw is not None:
         draw(outcome)  # after the answer, which is paid for, is out
     if request.ledger is None:

@@ -3,24 +3,25 @@
 The result goes to standard output, as text or, with `--json`, as exactly one JSON document; notes
 and errors go to standard error. `--quiet` leaves the result and errors.
 
-Nothing from outside can move the cursor, hide text or fake a line: a value, a label, the name of a
-column and the message of an engine come from whoever wrote the data, and terminals obey the control
-characters in them, so they are printed as escapes.
+Control characters of values, labels, names and messages, which whoever wrote the data chose, are
+printed as escapes: nothing from outside moves the cursor, hides text or fakes a line.
 
 Progress is one line on standard error, which appears after a second, only if that is a terminal,
-and vanishes when anything is printed. Where the number of repetitions is known it has a bar and the
-time left; elsewhere the time so far.
+and vanishes when anything is printed. It has the time so far and, where the number of repetitions
+is known, how many are done and the time left.
 
 Guarantee: the line of a command that reads private data is computed from the clock alone. How fast
 a computation advances can depend on the number of records and on their values; under `only_elapsed`
-counts are dropped before anything is computed from them. That a run takes a while is seen by
-whoever waits for it, with or without this line.
+counts are dropped before anything is computed from them.
 """
 
 import codecs
 import contextlib
+import datetime
 import json
 import math
+import os
+import shutil
 import sys
 import threading
 import time
@@ -33,7 +34,6 @@ import typer
 from prudent import _progress
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
     from rich.text import Text
 
 
@@ -197,7 +197,8 @@ def progress_shown(title: str, *, quiet: bool) -> Iterator[None]:
     """Show the progress of the block; the title stands there until a computation names a part."""
     global _progress_line
     stream = sys.stderr
-    if quiet or not stream.isatty():
+    plain = os.environ.get("TERM") in ("dumb", "unknown") or os.environ.get("TTY_COMPATIBLE") == "0"
+    if quiet or plain or not stream.isatty():
         yield
         return
     line = ProgressLine(title, stream)
@@ -227,6 +228,29 @@ def only_elapsed() -> Iterator[None]:
         _progress_line.end()
 
 
+@attrs.define
+class _Part:
+    """What is being computed."""
+
+    what: str
+    total: int | None  # of repetitions, if known
+    done: int = 0
+    since: float = attrs.Factory(time.monotonic)
+
+    def __str__(self) -> str:
+        elapsed = time.monotonic() - self.since
+        parts = [neutral(self.what), _clock(elapsed)]
+        if self.total is not None:
+            parts.insert(1, f"{self.done:,} of {self.total:,}")
+            if self.done:
+                parts.append(f"{_clock(elapsed * (self.total - self.done) / self.done)} left")
+        return "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
 class ProgressLine:
     """One line of progress; the innermost part that has begun is shown."""
 
@@ -235,45 +259,35 @@ class ProgressLine:
         self._stream = stream
         self._lock = threading.RLock()
         self._over = threading.Event()
-        self._parts: list[TaskID] = []
-        self._bars = _progress_bars(stream)
+        self._parts = [_Part(title, None)]
         self._visible = False
         self._changed = time.monotonic()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
-        self._begin(title, None)
 
     def begin(self, what: str, total: int | None) -> None:
         """See `prudent._progress.Audience`; a concealed part has no name and no count."""
         if self.concealed:
             what, total = "", None
-        self._begin(what, total)
-
-    def _begin(self, what: str, total: int | None) -> None:
         with self._lock:
-            above = self._bars.tasks[-1].description if self._parts else ""
-            if self._parts:
-                self._bars.update(self._parts[-1], visible=False)
-            self._parts.append(self._bars.add_task(what or above, total=total))
+            self._parts.append(_Part(what or self._parts[-1].what, total))
 
     def advance(self, count: int) -> None:
         """See `prudent._progress.Audience`."""
         if not self.concealed:
             with self._lock:
-                self._bars.advance(self._parts[-1], count)
+                self._parts[-1].done += count
 
     def end(self) -> None:
         """See `prudent._progress.Audience`."""
         with self._lock:
-            self._bars.remove_task(self._parts.pop())
-            if self._parts:
-                self._bars.update(self._parts[-1], visible=True)
+            self._parts.pop()
 
     def clear(self) -> None:
         """Take the line away, before something else is printed."""
         with self._lock:
             self._changed = time.monotonic()
             if self._visible:
-                self._bars.stop()
+                self._write("")
                 self._visible = False
 
     def __enter__(self) -> None:
@@ -285,49 +299,16 @@ class ProgressLine:
         self.clear()
 
     def _watch(self) -> None:
-        while not self._over.wait(_PATIENCE / 10):
+        while not self._over.wait(_PATIENCE / 4):
             with self._lock:
-                silent = time.monotonic() - self._changed
-                if not self._visible and silent >= _PATIENCE:
-                    self._bars.start()
+                if time.monotonic() - self._changed >= _PATIENCE:
+                    self._write(str(self._parts[-1]))
                     self._visible = True
 
-
-def _progress_bars(stream: TextIO) -> "Progress":
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    class Left(TimeRemainingColumn):
-        """The time left, where it can be known."""
-
-        def render(self, task: Any) -> Any:
-            left = super().render(task)
-            return left if task.total is None else left + " left"
-
-    class Bar(BarColumn):
-        """A bar, where the number of repetitions is known."""
-
-        def render(self, task: Any) -> Any:
-            return "" if task.total is None else super().render(task)
-
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        Bar(bar_width=20),
-        TimeElapsedColumn(),
-        Left(),
-        console=Console(file=stream),
-        transient=True,
-        redirect_stdout=False,  # which would send the result where the line is
-        redirect_stderr=False,
-    )
+    def _write(self, text: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        self._stream.write(f"\r\x1b[2K{text[:width]}")
+        self._stream.flush()
 
 
 class _Clearing:

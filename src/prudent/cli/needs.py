@@ -18,36 +18,25 @@ ESTIMATORS, RECEIPTS = "estimators", "receipts"
 LAB = ("train", "tune", "certify", "demo", "explore", "paper")
 """The commands that prudent-lab adds, to name it where it is not installed."""
 
-MODULES = {
-    "epsilon": "commands.pricing",
-    "calibrate": "commands.pricing",
-    "sample": "commands.tables",
-    "doctor": "commands.checks",
-    "release": "commands.release",
-    "regress": "commands.tables",
-    "sql": "commands.tables",
-    "synth": "commands.tables",
-    "budget": "commands.budget",
-    "verify": "commands.checks",
-    "keys": "commands.checks",
-    "audit": "commands.audit",
+_BUILT_IN: dict[str, tuple[str, tuple[str, ...]]] = {
+    "epsilon": ("pricing", ()),
+    "calibrate": ("pricing", ()),
+    "sample": ("tables", ()),
+    "doctor": ("checks", ()),
+    "release": ("release", (TABLES,)),
+    "regress": ("tables", (TABLES, ESTIMATORS)),
+    "sql": ("tables", (TABLES,)),
+    "synth": ("tables", (TABLES, ESTIMATORS)),
+    "budget": ("budget", ()),
+    "verify": ("checks", ()),
+    "keys": ("checks", (RECEIPTS,)),
+    "audit": ("audit", (TRAIN,)),
 }
-"""The module in `prudent.cli` of every command; one with commands inside it has an `app`."""
 
-NEEDS: dict[str, tuple[str, ...]] = {
-    "epsilon": (),
-    "calibrate": (),
-    "sample": (),
-    "doctor": (),
-    "release": (TABLES,),
-    "regress": (TABLES, ESTIMATORS),
-    "sql": (TABLES,),
-    "synth": (TABLES, ESTIMATORS),
-    "budget": (),
-    "verify": (),
-    "keys": (RECEIPTS,),
-    "audit": (TRAIN,),
-}
+MODULES = {name: module for name, (module, _) in _BUILT_IN.items()}
+"""The module in `prudent.cli.commands` of each; one with commands inside it has an `app`."""
+
+NEEDS = {name: extras for name, (_, extras) in _BUILT_IN.items()}
 """The extras of every command; what is not named here needs those of the command that holds it."""
 
 
@@ -71,7 +60,6 @@ def in_postgres(value: Any) -> bool:
 NEEDS_OF_OPTIONS: dict[tuple[str, str], tuple[str, Callable[[Any], bool]]] = {
     ("audit", "plot"): (PLOTS, given),
     ("budget", "location"): (TABLES, in_postgres),
-    ("epsilon", "plot"): (PLOTS, given),
     ("release histogram", "out"): (PLOTS, given),
 }
 """The extra that a command needs besides, if an option of it has a value like this."""

@@ -2,24 +2,36 @@
 
 `fit` works in the order of every release: open the rows (which reads names and types), price the
 model, charge the ledger, and only then read.
+
+A guarantee is about the records that `fit` gets. Whoever chooses these records, fits again and
+again, fits other steps to them or compares predictions with targets spends or reveals more, and
+nothing of it passes through the model. What is on the stack when `fit` or `predict` is called tells
+who it is. It does not show what a program does by itself: fits in a loop, `sklearn.utils.resample`
+or a scaler outside of a pipeline, a metric that is called with predictions.
 """
 
 import abc
-from collections.abc import Mapping, Sequence
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, ClassVar, Self
 
 import attrs
 import numpy as np
 from sklearn.base import BaseEstimator, clone
+from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import nearest
+from prudent._rounding import exact, nearest, outward, rounded_up
 from prudent._validate import ArgumentError
+from prudent._warning import PrivacyWarning, warn_once
+from prudent.accounting.relations import ADD_REMOVE
 from prudent.accounting.robustness import Certifier
-from prudent.estimators.callers import check_fit, check_query
 from prudent.estimators.engine import SumEngine
 from prudent.estimators.formula import Formula, FormulaRows
 from prudent.estimators.rows import ModelData, array_of, is_frame, is_table, queries_of
@@ -35,6 +47,16 @@ from prudent.release.partitions import PartitionSelection
 _SELECTION = 0.1  # of ε and of δ, for the levels of all private categories
 _ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better than a guess
 _SHARED = ("ledger", "noise")  # a copy of a ledger would be another budget
+
+# Parts of scikit-learn that hand records on as they are; steps of pipelines are looked at.
+_PLAIN = (
+    "sklearn.base",
+    "sklearn.pipeline",
+    "sklearn.utils",
+    "sklearn.compose._column_transformer",
+)
+_ALL = ((float, 1.0), (type(None), None))  # values of `max_samples`; a whole 1 is one record
+_CONTAINERS = ("sklearn.pipeline", "sklearn.compose._column_transformer")
 
 
 class TooFewRecordsError(ValueError):
@@ -98,7 +120,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     _title: ClassVar[str] = "model"
     _supervised: ClassVar[bool] = True
     _quantiles: ClassVar[str] = "columns"  # the part whose quantiles need most records
-    _through_origin: ClassVar[bool] = False  # whether a model without an intercept is another
 
     epsilon: float = 1.0
     delta: float = 1e-6
@@ -215,7 +236,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
         Warns:
             PrivacyWarning: if scikit-learn does something around the fit that its price does not
-                cover, such as a search by scores; see `prudent.estimators.callers`.
+                cover, such as a search by scores; see the module.
         """
         check_fit(self)
         if self._supervised and y is None:
@@ -238,7 +259,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         )
         rows, names = asked.open()
         self._formula: Formula | None = None
-        self._intercept = True
         self._remember(asked, names)
         known, prices = self._priced(rows.names, len(names), most)
         noise = source_of(self.noise)
@@ -264,8 +284,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             _validate.instance(str, "the name of a column of the table", unit=options["unit"])
         rows = FormulaRows(text, source, labels, **options)
         formula, private = rows.formula, len(rows.private)
-        if not (formula.intercept or self._through_origin):
-            raise ArgumentError("formula", "with an intercept, for this model", got=text)
         numbers = formula.known.count(False)
         prices, noise = self._prices(numbers, private, options["most"]), source_of(self.noise)
         paid = self._charge(prices, formula.target.features[0], *noted)
@@ -278,7 +296,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             known = dict(rows.known) | self._bounded(rows.names)
             return self._counted(SumEngine(rows, prices, noise, known))
 
-        self._intercept = formula.intercept
         refused = redact_errors(learn)
         self._formula, self._names = rows.formula, rows.formula.features
         self.n_features_in_ = len(formula.columns)
@@ -427,3 +444,134 @@ class BoundedEstimator(PrivateEstimator, abc.ABC):
     """A model for which public bounds of columns may be known; see `PrivateEstimator`."""
 
     bounds: Any = None
+
+
+class CoefficientSummary(abc.ABC):
+    """A fitted model with coefficients, as text.
+
+    Attributes:
+        no_interval_: Why some interval is missing; empty if none is.
+    """
+
+    no_interval_: str
+
+    @abc.abstractmethod
+    def coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
+        """The name, the value and the ends of the interval of each, the intercept first."""
+
+    def _facts(self) -> list[str]:
+        """Further lines of the summary."""
+        return []
+
+    def summary(self) -> str:
+        """The model as text: coefficients with intervals, what was clipped, and the price."""
+        check_is_fitted(self)
+        fitted: Any = self
+        rows = [("", "coefficient", "95 % interval")]
+        for term, value, (low, high) in self.coefficients():
+            ends = "–" if math.isnan(low) else " to ".join(outward(low, high))
+            rows.append((term, nearest(value), ends))
+        first, second = (max(len(row[place]) for row in rows) for place in (0, 1))
+        lines = [f"{a:<{first}}  {b:>{second}}  {c}".rstrip() for a, b, c in rows]
+        clipped = ""
+        if hasattr(self, "n_clipped_"):
+            clipped = f", of which about {round(self.n_clipped_):,} were clipped"
+        lines.append(f"about {max(0, round(fitted.n_records_)):,} records{clipped}")
+        if self.no_interval_:
+            lines.append(f"no interval (–): {self.no_interval_}")
+        price = f"({rounded_up(fitted.epsilon_, 6)}, {rounded_up(fitted.delta_, 6)})-DP"
+        neighbours = ADD_REMOVE.sentence(fitted._protected)
+        return "\n".join([*lines, *self._facts(), f"{price} for {neighbours}"])
+
+
+def check_fit(model: Any) -> None:
+    """Refuse resampled records, and warn of what else is not part of the price of a fit."""
+    outermost = ""
+    for frame in _frames():
+        name, local = frame.f_globals.get("__name__", ""), frame.f_locals
+        if name == "sklearn.ensemble._bagging" and _repeats(
+            local.get("ensemble", local.get("self"))
+        ):
+            _refuse("an ensemble with bootstrap=False and max_samples=1.0", "BaggingRegressor")
+        if name == "sklearn.ensemble._weight_boosting":
+            _refuse("an ensemble that does not resample records", "AdaBoostRegressor")
+        if isinstance(pipeline := local.get("self"), Pipeline):
+            _check_steps(pipeline)
+        if name.startswith("sklearn.") and not name.startswith(_PLAIN):
+            owner = frame.f_code.co_name if pipeline is None else type(pipeline).__name__
+            outermost = name.rpartition(".")[0] if owner.startswith("_") else owner
+    if outermost:
+        budget = (
+            "is charged to no budget, as no ledger was given"
+            if model.ledger is None
+            else "is charged to the ledger"
+        )
+        warn_once(
+            f"{outermost} of scikit-learn fits {type(model).__name__} to records that it chooses. "
+            f"Each of its fits costs (ε = {exact(model.epsilon)}, δ = {exact(model.delta)}) for "
+            f"the records of that fit and {budget}; scores, and all else that {outermost} computes "
+            "from records, are exact and not private.",
+            PrivacyWarning,
+        )
+
+
+def check_query(model: Any) -> None:
+    """Warn that a score is exact, if predictions are asked for by one."""
+    for frame in _frames():
+        name, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        own = name == "sklearn.base" or name.startswith("prudent.estimators.")
+        if name == "sklearn.metrics._scorer" or (own and function == "score"):
+            warn_once(
+                f"The score of {type(model).__name__} is an exact function of the records that it "
+                "is computed from: publish it only if they are public. A regression with r2=True "
+                "releases a private R².",
+                PrivacyWarning,
+            )
+            return
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _repeats(ensemble: Any) -> bool:
+    """Whether a record may occur several times in a fit, or decide which others are in it."""
+    most = getattr(ensemble, "max_samples", None)
+    return bool(getattr(ensemble, "bootstrap", False)) or (type(most), most) not in _ALL
+
+
+def _refuse(allowed: str, shown: str) -> None:
+    raise ArgumentError(
+        "X",
+        f"records as they are: {allowed}",
+        shown=f"a sample that {shown} drew",
+        why="one record may be in it several times, and decide which others are",
+    )
+
+
+def _check_steps(pipeline: Pipeline) -> None:
+    steps = pipeline.get_params(deep=True).values()  # also those of steps that consist of steps
+    exact = dict.fromkeys(type(each).__name__ for each in steps if _is_exact(each))
+    if exact:
+        warn_once(
+            f"Steps of a pipeline with a private model are fitted to the same records without "
+            f"noise: {', '.join(exact)}. What they learn is not private, and the model's guarantee "
+            "does not cover it. Use public constants, such as a FunctionTransformer's.",
+            PrivacyWarning,
+        )
+
+
+def _is_exact(step: Any) -> bool:
+    """Whether a step of a pipeline keeps what it computes from records, as far as can be told."""
+    if isinstance(step, type) or not hasattr(step, "fit"):
+        return False
+    if type(step).__module__.startswith(("prudent.", *_CONTAINERS)):
+        return False
+    if type(step).__name__ == "PolynomialFeatures" or getattr(step, "strategy", "") == "constant":
+        return False  # the first reads shapes alone
+    if not isinstance(getattr(step, "categories", ""), str):
+        return False  # an encoder of public categories
+    return not hasattr(step, "__sklearn_tags__") or bool(get_tags(step).requires_fit)

@@ -109,17 +109,7 @@ def certify(
     penalty: FloatArray,
     count: float,
 ) -> SlopeCertificate:
-    """Release the gradient and the curvature at a released model, and what they certify.
-
-    Args:
-        engine: Answers for the rows; pays with its parts "gradient" and "curvature".
-        whitening: Whitens the features.
-        residuals: Features in steps and weighted residuals of rows, at the released model.
-        pull: How a record pulls.
-        tolerance: How far a slope may move, in standardised columns.
-        penalty: The gradient of a penalty at the released model, in whitened coordinates.
-        count: The noisy number of records.
-    """
+    """Release the gradient and the curvature at a released model, and what they certify."""
     radius = radius_of(whitening, tolerance)
     reach, width = whitening.reach, len(whitening.root)
     hidden = rounding(whitening)

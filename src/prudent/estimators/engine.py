@@ -107,13 +107,7 @@ def lengths_within(whole: FloatArray, bound: int) -> npt.NDArray[np.bool_]:
 
 
 def product(whole: FloatArray, matrix: FloatArray, bound: float) -> FloatArray:
-    """Rows of whole numbers times a public matrix, exactly, with the matrix rounded to fit.
-
-    Args:
-        whole: Whole numbers in rows of at most `bound` in length.
-        matrix: A public matrix, or vector.
-        bound: The bound on the length of a row.
-    """
+    """Rows of whole numbers, at most `bound` long, times a public matrix that is rounded to fit."""
     largest = float(np.sqrt((matrix**2).sum(axis=0)).max(initial=0.0))
     if largest == 0:
         return np.zeros((len(whole), *matrix.shape[1:]))
@@ -140,14 +134,7 @@ class SumEngine:
         noise: Noise,
         known: Mapping[int, tuple[float, float]] | None = None,
     ) -> None:
-        """Ask these rows, at these prices, with noise from this source.
-
-        Args:
-            rows: The rows.
-            prices: What was paid for.
-            noise: Source of randomness.
-            known: Public locations and scales of columns, by place.
-        """
+        """Ask these rows, at these prices, with noise from this source."""
         self.rows = rows
         self.known = {} if known is None else known
         self.prices = prices
@@ -234,13 +221,7 @@ class SumEngine:
         return float(LADDER[choose(weights, self._noise)])
 
     def total(self, name: str, vectors: Map, radius: float) -> FloatArray:
-        """Release the sum of a vector, which a function computes of each row.
-
-        Args:
-            name: The part that pays.
-            vectors: The function; its vectors are clipped to `radius`.
-            radius: The largest length of a vector.
-        """
+        """Release the sum of a vector, which a function computes of each row."""
         multiplier = self._spend(name, choice=False)
         total: list[int] = []
         for batch in self._batches(LONGEST):

@@ -1,6 +1,6 @@
 """Standardised and whitened features, from released values alone.
 
-A column of unknown scale is standardised by two private quantiles. Standardised rows are rounded
+A column of unknown scale is standardised by two private quantiles; standardised rows are rounded
 to whole steps, so that their products with released matrices are exact (`engine.product`).
 
 Whitening multiplies rows by the inverse root of their released second moment. Whitened rows are
@@ -90,7 +90,6 @@ class StandardFeatures:
     locations: FloatArray  # the released location of each column
     scales: FloatArray  # the released scale of each column, positive
     limits: FloatArray = attrs.field()  # where each standardised column is clipped
-    constant: float = 1.0  # the first feature; 0 for a model without an intercept
     extent: float = 0.0  # the length beyond which few rows are, if it is known to be large
 
     @limits.default
@@ -101,11 +100,6 @@ class StandardFeatures:
     def width(self) -> int:
         """The number of features, with the constant."""
         return len(self.locations) + 1
-
-    def through_origin(self) -> "StandardFeatures":
-        """The same without locations, and without a constant."""
-        scales = np.hypot(self.locations, self.scales)
-        return attrs.evolve(self, locations=0.0 * scales, scales=scales, constant=0.0)
 
     def rescaled(self, engine: SumEngine, part: str, count: float) -> "StandardFeatures":
         """Enlarge scales that say nothing, at the price of `part`; columns are then not clipped.
@@ -134,7 +128,7 @@ class StandardFeatures:
         """The features of rows, clipped; a gap is at the location. A target may follow them."""
         numbers = (rows[:, : self.width - 1] - self.locations) / self.scales
         clipped = np.clip(np.where(np.isnan(numbers), 0.0, numbers), -self.limits, self.limits)
-        found = np.full((len(rows), self.width), self.constant / STEP)
+        found = np.full((len(rows), self.width), 1 / STEP)
         found[:, 1:] = np.rint(clipped / STEP)
         return found
 
@@ -181,14 +175,8 @@ class Whitening:
     ) -> "Whitening":
         """Release the second moment of the features, at the price of `part`.
 
-        Args:
-            engine: Answers for the rows.
-            part: The part that pays.
-            features: What standardises the columns.
-            count: The noisy number of records.
-            penalty: What a penalised model adds to the diagonal of the second moment.
-            radius: The length to which rows are clipped; None: the root of the number of features.
-            before: A second moment that was released before; at the same radius both are one.
+        Rows are clipped to the radius, by default the root of the number of features; `penalty` is
+        added to the diagonal. One that was released `before` at the same radius is averaged in.
         """
         width = features.width
         radius = math.sqrt(width) if radius is None else radius
@@ -198,9 +186,6 @@ class Whitening:
             share = before.noise**2 / (before.noise**2 + noise**2)
             moment = share * moment + (1 - share) * before.moment
             noise *= math.sqrt(share)
-        if not features.constant:  # its coefficient then has no part in the others
-            moment[0], moment[:, 0] = 0.0, 0.0
-            moment[0, 0] = max(count, _LEAST_COUNT)
         ridge = _RIDGE * noise * math.sqrt(width)
         weight = min(max(float(moment[0, 0]) / max(count, _LEAST_COUNT), _LEAST_WEIGHT), 1.0)
         penalty = np.zeros(width) + penalty * weight

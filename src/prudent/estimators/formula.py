@@ -1,6 +1,6 @@
 """Models of mixed columns: what each column of a table becomes, as a formula says.
 
-`log(salary) ~ age * C(sex, f, m) + I(hours ** 2) + C(region) + bin(tenure, 1, 5, 20)`
+`log(salary) ~ age * C(sex, f, m) + I(hours ** 2) + C(region)`
 
 | term | features |
 | --- | --- |
@@ -10,14 +10,13 @@
 | `missing(hours)` | the number, and 1 where there is none; other gaps make a row absent |
 | `C(sex, f, m)` | 1 for each of these public levels but the first; a row of another is absent |
 | `C(region)` | levels with enough records, found privately: 1 for each but the first, and "other" |
-| `bin(age, 30, 65)` | 1 for 30 to below 65 and 1 from 65 on |
 | `a:b` | the products of the features of both |
 | `a * b`, `(a + b) * c` | `a + b + a:b` |
-| `.` | all columns but the target, the unit, and those of categories and bins |
+| `.` | all columns but the target, the unit, and those of categories |
 | `- a` | without this term |
-| `- 1`, `+ 0` | without an intercept; the first category then has all of its levels |
 
-Names with other characters than letters, digits, points and underscores are put in backquotes.
+There is always an intercept. Names with other characters than letters, digits, points and
+underscores are put in backquotes.
 What has no value for a row, such as the logarithm of 0, makes the row absent; nothing fails.
 The features of categories are 0 and 1, which is public, so that no budget is spent on their scale.
 """
@@ -55,7 +54,7 @@ INDICATOR = 0.0, 0.5
 _TOKEN = re.compile(
     r"\s*(?:(?P<name>`[^`]+`|[^\W\d][\w.]*)|(?P<number>\d+)|(?P<sign>[-+*:()])|(?P<all>\.(?!\w)))\s*"
 )
-_KINDS = {"C": "category", "missing": "missing", "bin": "bins"}
+_KINDS = {"C": "category", "missing": "missing"}
 _CALLED = {"I": "", "log": "ln"}  # whose names in SQL are others
 
 
@@ -64,11 +63,10 @@ class Factor:
     """What one column, or an expression, becomes."""
 
     name: str  # the column of the table, or the expression
-    kind: str = "number"  # "number", "missing" if it may be missing, "category" or "bins"
-    # The levels of a category; None if they are to be found privately. The cuts of bins.
+    kind: str = "number"  # "number", "missing" if it may be missing, or "category"
+    # The levels of a category; None if they are to be found privately.
     levels: tuple[Any, ...] | None = None
     other: bool = False  # whether a category has a further level, for all that are not listed
-    whole: bool = False  # whether a category has a feature for its first level as well
     text: str = ""  # of an expression, as it was written
 
     @property
@@ -79,7 +77,7 @@ class Factor:
     @property
     def public(self) -> bool:
         """Whether its features are 0 or 1."""
-        return self.kind in ("category", "bins")
+        return self.kind == "category"
 
     @property
     def features(self) -> list[str]:
@@ -89,11 +87,8 @@ class Factor:
         if self.kind == "missing":
             return [self.name, f"missing({self.name})"]
         levels = list(self.levels or ())
-        if self.kind == "bins":
-            ends = [f"{low:g} to {high:g}" for low, high in itertools.pairwise(levels)]
-            return [f"{self.name}[{each}]" for each in [*ends, f"{levels[-1]:g} on"]]
         other = f"any {OTHER}" if OTHER in levels else OTHER
-        named = levels[not self.whole :] + [other] * (self.other and bool(levels))
+        named = levels[1:] + [other] * (self.other and bool(levels))
         return [f"{self.name}[{each}]" for each in named]
 
     def terms(self, table: Any) -> list[Any]:
@@ -104,14 +99,11 @@ class Factor:
             place, last = table.place(self.name, self.levels), len(self.levels)
             return [
                 functools.partial(_indicator, place, at, last if self.other else None)
-                for at in range(not self.whole, last + self.other)
+                for at in range(1, last + self.other)
             ]
         number = table.number(_expression(self.name) if self.text else self.name)
         if self.kind == "missing":
             return [number, lambda rows: _flag(number(rows))]
-        if self.kind == "bins":
-            ends = itertools.pairwise([*(self.levels or ()), None])
-            return [functools.partial(_within, number, *each) for each in ends]
         return [number]
 
 
@@ -132,19 +124,8 @@ def _indicator(place: Any, at: int, other: int | None, rows: Any) -> Any:
     return (found == float(at)).cast("int32").cast("float64")
 
 
-def _within(number: Any, low: float, high: float | None, rows: Any) -> Any:
-    import ibis
-
-    found = number(rows).cast("float64")
-    inside = found >= low if high is None else (found >= low) & (found < high)
-    known = found <= float("inf")  # NaN is above, and NULL is not
-    return ibis.ifelse(known, inside.cast("int32").cast("float64"), ibis.null("float64"))
-
-
 Term = tuple[Factor, ...]
-"""Factors whose features are multiplied; none of them: the intercept."""
-
-_NO_INTERCEPT: Term = (Factor("0", "none"),)
+"""Factors whose features are multiplied."""
 
 
 @attrs.define
@@ -178,13 +159,13 @@ class _Reader:
         return found
 
     def sum(self) -> dict[Term, None]:
-        """Terms in their order; the intercept, (), is one of them."""
-        found: dict[Term, None] = {(): None}
+        """Terms in their order."""
+        found: dict[Term, None] = {}
         minus = self.peek("-") and bool(self.next())
         while True:
             for each in self.product():
-                if minus or each == _NO_INTERCEPT:
-                    found.pop(() if each == _NO_INTERCEPT else each, None)
+                if minus:
+                    found.pop(each, None)
                 else:
                     found[each] = None
             if not self.peek("+", "-"):
@@ -213,8 +194,8 @@ class _Reader:
         for one, other in itertools.product(left, right):
             factors = tuple(dict.fromkeys((*one, *other)))
             kinds = {each.kind for each in factors}
-            if not one or not other or kinds & {"missing", "none"}:
-                raise self.refuse("only numbers, categories and bins are multiplied")
+            if "missing" in kinds:
+                raise self.refuse("only numbers and categories are multiplied")
             if any(each.private for each in factors) and not all(each.public for each in factors):
                 raise self.refuse(
                     "a number is multiplied by a category whose levels are not given",
@@ -226,16 +207,14 @@ class _Reader:
     def atom(self) -> dict[Term, None]:
         token = self.next()
         if token["number"]:
-            if token["number"] not in "01":
-                raise self.refuse(f"{token['number']} is not a term", "Write I(…) for expressions.")
-            return {() if token["number"] == "1" else _NO_INTERCEPT: None}
+            why = f"{token['number']} is not a term"
+            raise self.refuse(why, "Write I(…) for expressions. There is always an intercept.")
         if token["all"]:
             if self.others is None:
                 raise self.refuse("'.' stands for columns of a table, and there is none")
             return {(Factor(name),): None for name in self.others}
         if token["sign"] == "(":
             found = self.sum()
-            found.pop((), None)
             if self.next()["sign"] == ")":
                 return found
         if not token["name"]:
@@ -261,24 +240,12 @@ class _Reader:
             raise self.refuse(f"{name}() names no column")
         plain = re.fullmatch(r"`[^`]+`|[\w.]+", inner)
         inner = inner.strip("`") if plain else re.sub("`([^`]+)`", r'"\1"', inner)
-        if kind == "bins":
-            cuts = self.cuts(levels)
-            return Factor(inner, kind, cuts, text="" if plain else inner)
         if levels and (kind != "category" or not len(set(levels)) == len(levels) > 1):
             raise self.refuse("C(…) has two or more distinct levels, missing(…) none")
         if "" in levels:
             raise self.refuse("a level is empty")
         public = tuple(each.strip("'") for each in levels) or None
         return Factor(inner, kind, public, text="" if plain or kind == "category" else inner)
-
-    def cuts(self, levels: Sequence[str]) -> tuple[float, ...]:
-        try:
-            cuts = tuple(map(float, levels))
-        except ValueError:
-            cuts = ()
-        if not cuts or not all(one < other for one, other in itertools.pairwise((*cuts, np.inf))):
-            raise self.refuse("bin(column, 18, 65) needs ascending numbers")
-        return cuts
 
 
 def _arguments(text: str, at: int) -> list[str]:
@@ -304,18 +271,12 @@ class Formula:
 
     target: Factor  # the target: a column or an expression
     terms: tuple[Term, ...]  # the terms
-    intercept: bool = True  # whether there is one
 
     @classmethod
     def parse(
         cls, text: str, names: Sequence[str] | None = None, unit: str | None = None
     ) -> "Formula":
         """Read a formula.
-
-        Args:
-            text: The formula.
-            names: The columns of the table, which a point may stand for.
-            unit: That of privacy units, which is none of them.
 
         Raises:
             ArgumentError: if it is none.
@@ -331,21 +292,13 @@ class Formula:
             taken |= {each.name for term in marked for each in term if each.kind != "number"}
             others = [name for name in names if name not in taken]
         terms = _read(text, right, others)
-        intercept = () in terms
-        terms = [each for each in terms if each]
         if not terms:
             raise ArgumentError("formula", "with terms", got=text)
         if {*_columns(target[0])} & {
             name for term in terms for each in term for name in _columns(each)
         }:
             raise ArgumentError("formula", "without its target among the terms", got=text)
-        if not intercept:
-            first = next(
-                (each for each in terms if len(each) == 1 and each[0].kind == "category"), None
-            )
-            if first is not None:
-                terms[terms.index(first)] = (attrs.evolve(first[0], whole=True),)
-        return cls(target[0], tuple(terms), intercept)
+        return cls(target[0], tuple(terms))
 
     @property
     def factors(self) -> list[Factor]:
@@ -482,10 +435,6 @@ class FormulaRows(Rows):
         self, selection: PartitionSelection | None, noise: Noise
     ) -> Sequence[Hashable] | None:
         """Release the levels of each private category, at the price of one selection each.
-
-        Args:
-            selection: Finds levels; None if there is no private category.
-            noise: Source of randomness.
 
         Returns:
             The labels of the target; None if it is a number.

@@ -162,14 +162,7 @@ class Refined:
     def intervals(
         self, features: StandardFeatures, centres: FloatArray, scale: float, records: int
     ) -> tuple[FloatArray, str]:
-        """The ends of an interval for each coefficient, and why some are missing.
-
-        Args:
-            features: What standardised the columns.
-            centres: The intercept and the slopes in the units of the columns.
-            scale: The scale of the target.
-            records: The number of records of a unit, at most.
-        """
+        """The ends of an interval for each coefficient, and why some are missing."""
         slopes = self.root[1:] / features.scales[:, None]
         rows = np.vstack([self.root[0] - features.locations @ slopes, slopes]) * scale
         ends = centres[:, None] + self.ends(rows) * [-1.0, 1.0]
@@ -177,8 +170,6 @@ class Refined:
         held = (rows[:, self.weak] ** 2).sum(axis=1) > _HELD * (rows**2).sum(axis=1)
         held |= missing != ""
         ends[held] = np.nan
-        if not features.constant:
-            ends[0], held[0] = 0.0, False
         return ends, missing or (HELD if held.any() else "")
 
     def ends(self, rows: FloatArray) -> FloatArray:
@@ -230,17 +221,7 @@ def refine(
     limit: float,
     noise: float,
 ) -> Refined:
-    """Take the last steps from released coefficients.
-
-    Args:
-        engine: Answers for the rows; pays with `PARTS`.
-        whitening: What `far_whitening` returned.
-        residuals: The features in steps, and the residuals, of rows at some coefficients.
-        found: The coefficients so far, standardised.
-        count: The noisy number of records.
-        limit: Where residuals were clipped so far.
-        noise: The deviation of the noise of a step so far, in a whitened coordinate.
-    """
+    """Take the last steps from released coefficients."""
     width, root = len(found), whitening.root
 
     def influences(

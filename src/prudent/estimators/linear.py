@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import nearest, rounded_up
-from prudent.estimators.base import BoundedEstimator
+from prudent.estimators.base import BoundedEstimator, CoefficientSummary
 from prudent.estimators.certificate import Pull, certify, radius_of
 from prudent.estimators.engine import SumEngine, along
 from prudent.estimators.features import (
@@ -40,7 +40,6 @@ from prudent.estimators.features import (
 )
 from prudent.estimators.influence import PARTS, Refined, far_whitening, refine
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
-from prudent.estimators.summaries import CoefficientSummary
 from prudent.release.lattice import FloatArray
 
 _WITH_QUANTILE = 25.0  # records, times ε of a quantile of a column, below which it is a guess
@@ -113,7 +112,6 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
         certificate_: How many records the slopes withstand, if `certify` asks for it.
     """
 
-    _through_origin: ClassVar[bool] = True
     _rounds: ClassVar[int] = 2  # of Newton steps, each of which clips the residuals anew
     r2 = False  # an argument of those that can release it
 
@@ -174,12 +172,9 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
         count, width = self.n_records_, len(engine.rows.names) - 1
         # Rows are shortened as a whole and not clipped column by column: a line stays a line.
         features = standardised(engine, width, count)
-        features = features if self._intercept else features.through_origin()
         features = features.rescaled(engine, "edges", count)
         (centre,), (scale,) = standardise(engine, "target", [width], count)
         centre = self._start(engine, width, centre)
-        if not self._intercept:
-            centre, scale = 0.0, math.hypot(centre, scale)
         penalty = self._penalty(features)
         whitening = Whitening.release(engine, "moment", features, count, penalty)
         far = whitening
@@ -200,7 +195,7 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
         limits = self._limits(fitting, found, steps[-1].limit)
         self._features = attrs.evolve(features, limits=limits)
         self._found = found * scale
-        self._found[0] = self._found[0] + centre if self._intercept else 0.0
+        self._found[0] = self._found[0] + centre
         self.coef_, self.intercept_ = features.unscaled(self._found)
         ends, self.no_interval_ = outcome.intervals(
             features,
@@ -319,8 +314,7 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
     @override
     def coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
         """The name, the value and the ends of the interval of each, the intercept first."""
-        if self._intercept:
-            yield "(intercept)", float(self.intercept_), self.intercept_interval_
+        yield "(intercept)", float(self.intercept_), self.intercept_interval_
         for term, value, ends in zip(self.terms_, self.coef_, self.intervals_, strict=True):
             yield str(term), float(value), tuple(ends.tolist())
 
@@ -417,7 +411,6 @@ class QuantileRegressor(LinearModel):
     """
 
     _title: ClassVar[str] = "quantile regression"
-    _through_origin: ClassVar[bool] = False  # its steps start near the line, as a quantile is
     _smoothed: ClassVar[tuple[float, ...]] = (0.7, 0.5, 0.3, 0.3)  # of the residuals, by round
     _rounds: ClassVar[int] = len(_smoothed)
 

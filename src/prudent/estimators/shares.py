@@ -105,13 +105,6 @@ def calibrate(
 ) -> Prices:
     """Return the prices of the parts, as large as (epsilon, delta) allows.
 
-    Args:
-        epsilon: ε of the model, from 0.01 to 50.
-        delta: δ of the model.
-        parts: The parts by name. Their shares are fractions of the sum of all shares.
-        also: Events of what else is released; the parts get what these leave.
-        records: The largest number of records of a unit.
-
     Raises:
         ArgumentError: if ε or δ is out of range, or ε is too small for so many parts.
     """

@@ -10,19 +10,8 @@ whatever stands beside it. So every entry reads records by the same three rules:
 3. What is drawn at random while a record is read comes from a stream of its own, which follows from
    the key of the run, the step and the record's id, never from its place in a batch.
 
-| module | what it holds |
-|---|---|
-| `form` | the form of a record, and the conversion of one record to it |
-| `reader` | reads the records of a data set of items, with or without a `collate_fn` |
-| `people` | the records of each person, and which of them count in a step |
-| `arrays` | arrays, lists and tables of records and of labels, for certificates |
-| `quantized_cnn` | codes of images in whole numbers |
-| `containers` | what is accepted as a set of records, its length, and its fingerprint |
-
-Here are the random streams, for data sets and collators that draw random numbers. A stream per
-batch would not do: the first record that is left out would change what is drawn for all records
-after it. No secrecy is needed: given all streams, what a record becomes is a function of that
-record alone.
+Here are the random streams, for data sets and collators that draw random numbers. With a stream per
+batch a record that is left out would change what is drawn for all records after it.
 """
 
 import hashlib

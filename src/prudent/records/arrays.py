@@ -1,17 +1,12 @@
 """Records of any container as arrays of numbers: each is converted by itself.
 
-Libraries that make one array of many records convert them together: one float among bytes makes
-floats of all of them, and a sum over columns is rounded otherwise in Fortran order than in C order.
-What a record adds to a release must be a function of this record alone. Here it is: a number
-becomes the nearest float64, whatever stands beside it, and records are handed on in C order. So the
-container, its type and its memory order change no bit of a record that they hold exactly.
+Libraries convert records together: one float among bytes makes floats of all of them. Here a number
+becomes the nearest float64, whatever stands beside it, and records are handed on in C order, so the
+container and its memory order change no bit of them. What is no array of finite numbers of the
+declared shape and range counts as absent.
 
-A record counts as absent if it is no array of finite numbers of the declared shape and range.
-
-Labels become numbers of classes, each of one class at most. `labels == name` compares in the type
-of the labels: in float16 2048 equals 2049, and an object may say that it equals everything. One
-record would then be in several classes. Here a label is converted, alone and exactly, to a whole
-number, a fraction or a text, and looked up.
+A label is converted, alone and exactly, to a whole number, a fraction or a text, and looked up:
+compared in its own type it might equal several (in float16 2048 equals 2049).
 """
 
 import math
@@ -51,9 +46,6 @@ class ArrayForm:
 
     def read(self, records: Any) -> tuple[Real, Flags]:
         """Records as one array in C order, and which of them are present; the others are zero.
-
-        Args:
-            records: An array, a tensor, a table with one record per row, or a sequence of records.
 
         Returns:
             Numbers of shape (records, *shape), and one flag per record.
@@ -159,9 +151,6 @@ def _number(value: Any) -> float:
 
 class Classes:
     """A public list of different labels, in the order of their numbers.
-
-    Args:
-        labels: The labels: whole numbers, other numbers, booleans or texts.
 
     Raises:
         ArgumentError: If there are fewer than two, or two of them are the same.

@@ -44,12 +44,7 @@ class Leaf:
     shape: tuple[int, ...]  # its shape, without an axis for the records
 
     def of(self, value: Any, *, cut: bool = False) -> Tensor:
-        """A value as this tensor; raises some error if it does not fit.
-
-        Args:
-            value: A tensor, an array, or a number.
-            cut: Cut what is longer along the first axis.
-        """
+        """A value as this tensor; raises some error if it does not fit."""
         tensor = tensor_of(value)
         if cut and tensor.ndim and self.shape:
             tensor = tensor[: self.shape[0]]

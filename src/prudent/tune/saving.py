@@ -16,7 +16,7 @@ from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.estimators.base import PrivateEstimator
 from prudent.estimators.certificate import SlopeBasis, SlopeCertificate
 from prudent.estimators.features import ClassMoments, StandardFeatures
-from prudent.estimators.models.trees import Forest, Tree
+from prudent.estimators.trees import Forest, Tree
 
 FORMAT = 1
 """Format number of files of fits."""

@@ -5,9 +5,9 @@ import pytest
 from benchmarks.regression_coverage import LOGISTIC, drawn
 from sklearn import linear_model
 
-from prudent.estimators import LinearRegression, LogisticRegression
+from prudent.estimators import LogisticRegression
+from prudent.estimators.classifiers import FAR, SEVERAL
 from prudent.estimators.influence import CURVED, DEPENDENT, HELD, UNSEEN
-from prudent.estimators.models.logistic import FAR, SEVERAL
 from prudent.release.noise import ReproducibleNoise
 from tests.estimators.test_linear import assert_covered
 
@@ -38,34 +38,6 @@ def test_rare_labels_start_from_their_share() -> None:
     assert fitted.intercept_[0] == pytest.approx(-3.5, abs=0.4)
 
 
-def test_a_line_through_the_origin_has_no_intercept() -> None:
-    import pandas as pd
-
-    x, y, _ = drawn("logistic, normal", 0)
-    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(y=y.astype(int))
-    fitted = quiet().fit(frame, "y ~ a + b + c - 1")
-    exact = linear_model.LogisticRegression(C=1e9, fit_intercept=False).fit(x, y)
-    assert fitted.intercept_.tolist() == [0.0]
-    assert fitted.coef_[0] == pytest.approx(exact.coef_[0], abs=0.1)
-    assert "(intercept)" not in fitted.summary()
-    low, high = fitted.intervals_[0].T
-    assert ((low < exact.coef_[0]) & (exact.coef_[0] < high)).all()
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_row_of_zeros_tells_nothing_of_itself_through_the_origin() -> None:
-    """Its length is zero; a warning of a division would tell that there is one."""
-    import pandas as pd
-
-    draw = np.random.default_rng(0)
-    frame = pd.DataFrame(draw.normal(size=(800, 2)), columns=["a", "b"])
-    frame.loc[7] = 0.0
-    quiet().fit(frame.assign(y=np.arange(800) % 2), "y ~ a + b - 1")
-    LinearRegression(epsilon=20.0, noise=ReproducibleNoise(1)).fit(
-        frame.assign(y=frame.a), "y ~ a + b - 1"
-    )
-
-
 @pytest.mark.parametrize("population", ["separable", "logistic, strong", "far labels at random"])
 def test_no_interval_is_printed_where_it_would_be_false(population: str) -> None:
     x, y, _ = drawn(population, 0)
@@ -74,7 +46,6 @@ def test_no_interval_is_printed_where_it_would_be_false(population: str) -> None
     assert np.isnan(fitted.intercept_interval_).all()
     assert fitted.no_interval_ in (FAR, HELD, CURVED)
     assert f"no interval (–): {fitted.no_interval_}" in fitted.summary()
-    fitted.plot()
 
 
 def test_columns_that_are_not_seen_units_of_several_rows_and_labels_have_no_interval() -> None:
@@ -95,10 +66,3 @@ def test_columns_that_are_not_seen_units_of_several_rows_and_labels_have_no_inte
 @pytest.mark.parametrize("population", sorted({*LOGISTIC} - {"separable"}))
 def test_printed_intervals_cover(population: str) -> None:
     assert_covered(population, 3.0, range(8), least=0.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("population", sorted({*LOGISTIC}))
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])
-def test_printed_intervals_cover_in_many_runs(population: str, epsilon: float) -> None:
-    assert_covered(population, epsilon, range(100), least=0.0)

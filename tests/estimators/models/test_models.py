@@ -7,19 +7,14 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.utils.estimator_checks import check_estimator
 
-import prudent
 from prudent import ArgumentError, PldAccountant, estimators
 from prudent.accounting.events import ApproximateDpEvent
 from prudent.estimators import TooFewRecordsError
 from prudent.estimators.engine import SumEngine
 from prudent.release.noise import ReproducibleNoise
 from prudent.tune.fitting import event_of
-from tests.audit.releases.case import Silent
-from tests.estimators.models.fitting import ALL, NUMBERS, SUPERVISED, data, taped
+from tests.estimators.models.fitting import ALL, SUPERVISED, data, taped
 
 # The records of these tests are public.
 pytestmark = pytest.mark.filterwarnings("ignore::prudent.PrivacyWarning")
@@ -188,19 +183,6 @@ def test_the_event_costs_what_was_asked_for(name: str) -> None:
     assert (model.epsilon_, model.delta_) == (1.0, 1e-6)
 
 
-@pytest.mark.thorough
-def test_every_fold_is_charged(tmp_path: Path) -> None:
-    x, y = data("GaussianNB", 3000)
-    with prudent.Ledger(tmp_path / "budget.db", epsilon=9.0, delta=1e-4) as ledger:
-        model = estimators.GaussianNB(epsilon=2.0, ledger=ledger, noise=seeded())
-        scores = cross_val_score(make_pipeline(model), x, y, cv=3)
-        assert len(ledger.history()) == 3
-        with pytest.raises(prudent.release.OverBudgetError):
-            model.set_params(epsilon=12.0).fit(x, y)
-    assert min(scores) > 0.85
-    assert clone(model).ledger is ledger
-
-
 def test_privacy_itself_certifies_a_model() -> None:
     model, x, y = fit("GaussianNB", 3000)
     share = float(model.score(x, y))
@@ -208,19 +190,6 @@ def test_privacy_itself_certifies_a_model() -> None:
     assert 0.1 < certificate.at_least < share
     with pytest.raises(NotFittedError):
         _ = estimators.GaussianNB().certifier_
-
-
-def test_labels_are_read_from_a_file(tmp_path: Path) -> None:
-    import pandas as pd
-
-    x, y = data("GaussianNB", 3000)
-    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=np.where(y == 1, "yes", "no"))
-    frame.loc[7, "label"] = "odd"
-    frame.to_parquet(tmp_path / "x.parquet")
-    model = estimators.GaussianNB(epsilon=3.0, classes=["no", "yes"], noise=seeded())
-    found = model.fit(tmp_path / "x.parquet", "label").predict(frame)
-    assert (found == frame.label).mean() > 0.9
-    assert list(model.feature_names_in_) == ["a", "b", "c"]
 
 
 # ---- odd tables -----------------------------------------------------------------------------
@@ -307,40 +276,3 @@ def test_arguments_are_checked_before_anything_is_charged(name: str, given: Any)
     with pytest.raises(ArgumentError) as caught:
         model.fit(x, y)
     assert caught.value.argument in given
-
-
-# ---- scikit-learn's own checks ----------------------------------------------------------------
-
-ABSENT = "a record that is no number counts as absent: one odd record must not stop a fit"
-FEW_RECORDS = "how many records there are is private: few lead to a refusal after a noisy count"
-LABELS = "which labels occur is private: numbers of which each occurs once are too rare to be found"
-LISTS = "it fits a list of rows, which declares no number of features"
-EXCLUDED = {"check_dtype_object": ABSENT, "check_fit2d_1sample": FEW_RECORDS}
-CLASSIFIERS = {
-    "check_classifiers_regression_target": LABELS,
-    "check_classifiers_train": LISTS,
-    "check_fit2d_1feature": FEW_RECORDS,
-}
-EXCLUDED_FOR = {
-    "LogisticRegression": CLASSIFIERS,
-    "GaussianNB": CLASSIFIERS,
-    "GradientBoostingClassifier": CLASSIFIERS,
-    "GradientBoostingRegressor": {
-        "check_regressors_train": LISTS,
-        "check_supervised_y_no_nan": ABSENT,
-    },
-    "KMeans": {"check_clustering": "labels of the records are not kept: predict tells them"},
-}
-
-
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", sorted({*ALL} - {*NUMBERS}))
-def test_scikit_learn_checks_pass_but_for_what_privacy_forces(name: str) -> None:
-    excluded = EXCLUDED | EXCLUDED_FOR.get(name, {})
-    found = check_estimator(
-        ALL[name](epsilon=50.0, noise=Silent()),
-        expected_failed_checks=excluded,
-        on_skip=None,
-    )
-    assert sum(each["status"] == "passed" for each in found) > 30

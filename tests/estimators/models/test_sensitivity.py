@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from prudent.estimators import classifiers as logistic
 from prudent.estimators import engine, features
-from prudent.estimators.models import logistic
 from tests.estimators.models.fitting import ALL, Tape, data, fitted
 
 RECORDS: dict[str, list[float]] = {

@@ -18,9 +18,8 @@ import numpy.typing as npt
 from prudent import _progress
 from prudent._progress import part, track
 from prudent._validate import ArgumentError
-from prudent.certify.classifier import RECORDS, CertifiedClassifier
+from prudent.certify.classifier import RECORDS, CertifiedClassifier, Known
 from prudent.certify.counts import UNTOUCHABLE, Whole, decided
-from prudent.certify.known import Known
 from prudent.certify.landmarks import Codes, Features, Flags, Landmarks, Partition
 from prudent.records.arrays import parts
 from prudent.release.failures import SourceError, redact_errors

@@ -17,8 +17,6 @@ from prudent.cli.display import as_text, echo, echo_json
 from prudent.cli.errors import Fault, print_error
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from prudent.budget.charges import Charge
     from prudent.budget.ledger import Ledger
 
@@ -28,7 +26,7 @@ _REPORT_KINDS = ".html", ".md", ".json"
 _WIDTH_OF_A_FILE = 300  # characters
 
 _HISTORY = (
-    *("row", "time (UTC)", "release", "mechanism", "groups", "unit"),
+    *("row", "time (UTC)", "release", "groups", "unit"),
     *("ε", "δ", "outcome", "ε spent"),
 )
 
@@ -167,11 +165,7 @@ def _print_charges(charges: "Sequence[Charge]", as_json: bool) -> None:
         rows = [_history_row(charge) for charge in charges]
         used = [index for index in range(len(_HISTORY)) if any(row[index] for row in rows)]
         header, *rows = [tuple(row[index] for index in used) for row in (_HISTORY, *rows)]
-        from rich.console import Console
-
-        # A terminal has a width that there is no way around.
-        stacked = Console().is_terminal and "mechanism" in header
-        _print_table(*(_stacked(header, rows) if stacked else (header, rows)))
+        _print_table(header, rows)
 
 
 def _history_row(charge: "Charge") -> tuple[str, ...]:
@@ -189,8 +183,7 @@ def _history_row(charge: "Charge") -> tuple[str, ...]:
     return (
         str(charge.sequence),
         f"{charge.time:%Y-%m-%d %H:%M}",
-        asked or charge.label,
-        mechanism or describe(charge.event),
+        f"{asked or charge.label}: {mechanism or describe(charge.event)}",
         str(groups),
         details.unit or "",
         rounded_up(charge.asked_epsilon),
@@ -198,18 +191,6 @@ def _history_row(charge: "Charge") -> tuple[str, ...]:
         charge.outcome_text,
         rounded_up(charge.spent),
     )
-
-
-def _stacked(
-    header: tuple[str, ...], rows: Sequence[tuple[str, ...]]
-) -> tuple[tuple[str, ...], list[tuple["str | Text", ...]]]:
-    """The table with each mechanism below its release, so that it fits into 80 columns."""
-    at = header.index("mechanism")
-    both = (as_text(row[at - 1]).append("\n").append_text(as_text(row[at])) for row in rows)
-    stacked: list[tuple[str | Text, ...]] = [
-        (*row[: at - 1], cell, *row[at + 1 :]) for row, cell in zip(rows, both, strict=True)
-    ]
-    return (*header[:at], *header[at + 1 :]), stacked
 
 
 def _print_balance(ledger: "Ledger", as_json: bool) -> None:
@@ -242,11 +223,10 @@ def _print_balance(ledger: "Ledger", as_json: bool) -> None:
     _print_table(None, rows)
 
 
-def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple["str | Text", ...]]) -> None:
+def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple[str, ...]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Column, Table
-    from rich.text import Text
 
     columns = [Column(name, overflow="fold") for name in header or ("", "")]
     table = Table(
@@ -254,7 +234,7 @@ def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple["str | Tex
     )
     for row in rows:
         # Labels are shown as they are: neither markup nor control characters are obeyed.
-        table.add_row(*(cell if isinstance(cell, Text) else as_text(cell) for cell in row))
+        table.add_row(*map(as_text, row))
     console = Console()
     if not console.is_terminal:  # a file or a pipe has no width: one line for each row
         console = Console(width=_WIDTH_OF_A_FILE)

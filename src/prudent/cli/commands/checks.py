@@ -4,7 +4,7 @@ import importlib
 import math
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,9 +17,7 @@ from prudent.cli import needs, options
 from prudent.cli.display import echo, echo_json, neutral, note, output_mode
 from prudent.cli.errors import Fault, UncheckedError, print_error
 
-_DRAWS = 4_000
 _UNUSABLE = 2  # exit status of a file that is no receipt
-_UNLIKELY = 1e-9  # a right sampler is called wrong this often
 
 
 class DoctorFinding(NamedTuple):
@@ -38,12 +36,11 @@ _MARKS = {"ok": "✓", "missing": "–", "wrong": "✗"}
 
 
 def doctor(as_json: options.Json = False) -> None:
-    """Check this installation: versions, extras, GPU, data, noise and prices.
+    """Check this installation: versions, extras, GPU, data and prices.
 
-    Exact noise is drawn and tested against its law, and against half its
-    scale, which the test must reject; prices are compared with numbers that
-    are known. Ends with status 1 if anything is wrong; a part that is not
-    installed is not wrong. With --quiet only what is wrong is printed.
+    Prices are compared with numbers that are known. Ends with status 1 if
+    anything is wrong; a part that is not installed is not wrong. With --quiet
+    only what is wrong is printed.
 
     [b]Examples[/b]
 
@@ -108,36 +105,6 @@ def _gpu() -> Iterator[DoctorFinding]:
     yield DoctorFinding("GPU", "ok", f"{torch.cuda.get_device_name(0)}, {memory:.0f} GiB")
 
 
-def _noise() -> Iterator[DoctorFinding]:
-    _extras.check("the noise of releases", ["tables"])
-    import attrs
-
-    from prudent.accounting import DiscreteGaussianTest, DiscreteLaplaceTest
-    from prudent.release.noise import SecureNoise
-
-    source = SecureNoise()
-    for law in (DiscreteLaplaceTest(3.0), DiscreteGaussianTest(3.0)):
-        drawn = [source.of_test(law) for _ in range(_DRAWS)]
-        likely = _likelihood(drawn, law.tail)
-        rejected = _likelihood(drawn, attrs.evolve(law, scale=1.5).tail) < _UNLIKELY
-        right = _state(likely >= _UNLIKELY and rejected)
-        half = "half the scale is rejected" if rejected else "half the scale is NOT rejected"
-        name = "Laplace" if isinstance(law, DiscreteLaplaceTest) else "Gaussian"
-        seen = f"{_DRAWS:,} draws fit it (p = {likely:.2g}); {half}"
-        yield DoctorFinding(f"noise, discrete {name}", right, seen)
-
-
-def _likelihood(drawn: Sequence[int], tail: Callable[[float], float]) -> float:
-    """The p-value of draws under a law with this tail, by a χ² test."""
-    import numpy as np
-    from scipy import stats
-
-    edges = np.arange(-9, 10)
-    mass = -np.diff([1.0, *(tail(float(edge)) for edge in edges), 0.0])
-    counts = np.bincount(np.searchsorted(edges, drawn), minlength=len(mass))
-    return float(stats.chisquare(counts, mass / mass.sum() * len(drawn)).pvalue)
-
-
 def _prices() -> Iterator[DoctorFinding]:
     from scipy import special
 
@@ -164,21 +131,7 @@ def _prices() -> Iterator[DoctorFinding]:
     )
 
 
-def _key_stream() -> Iterator[DoctorFinding]:
-    _extras.check("the noise of training", ["train"])
-    from scipy import stats
-
-    from prudent.training.keystream import Key, Purpose, normals
-
-    values = normals(Key.random().stream(Purpose.NOISE).words(_DRAWS, step=0)).numpy()
-    likely = float(stats.kstest(values, "norm").pvalue)
-    rejected = stats.kstest(values * 0.5, "norm").pvalue < _UNLIKELY
-    right = _state(likely >= _UNLIKELY and rejected)
-    seen = f"{_DRAWS:,} draws are normal (p = {likely:.2g})"
-    yield DoctorFinding("noise of training", right, seen)
-
-
-_CHECKS = (_versions, _installed, _gpu, _noise, _key_stream, _prices)
+_CHECKS = (_versions, _installed, _gpu, _prices)
 
 
 def keys(

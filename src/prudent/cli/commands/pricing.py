@@ -1,6 +1,8 @@
 """`prudent epsilon` and `prudent calibrate`: what a run costs, and what a budget buys."""
 
+import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,12 +11,23 @@ import typer
 
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent._validate import ArgumentError, between, count, positive
-from prudent.cli import event_report, options
-from prudent.cli.display import echo_json
+from prudent.cli import options
+from prudent.cli.display import echo_json, neutral
 
 if TYPE_CHECKING:
-    from prudent.accounting import MarginTest, Relation, Run
+    import dp_accounting as dp
 
+    from prudent.accounting import MarginTest, Relation, Run
+    from prudent.accounting.attack_bounds import AttackBounds, PartPrice
+
+_RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.25, 0.5)  # false positives, of the trade-off curve
+_EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
+_CLAIMED = 0.01  # false-positive rate at which the precision of a claim is given
+_OF_RENYI = "Rényi divergences prove no ε here: --accountant pld."
+_WHO = (
+    "for an attacker who knows all other records, the code and every public number, and sees all "
+    "that was released"
+)
 _SMALL_PROPOSAL = 0.1  # below which revealing everything can be the better bound
 
 SolvedName = Literal[
@@ -132,11 +145,6 @@ def epsilon(
         "(with --event: 0.5,0.1 by default).",
         default=None,
     ),
-    plot: Path | None = options.value(
-        "FILE",
-        "Draw profile, trade-off curve, attack success and prices: .png, .svg or .pdf.",
-        default=None,
-    ),
     **described: Any,
 ) -> None:
     r"""Price a run: the ε at which it is (ε, δ)-DP.
@@ -171,24 +179,22 @@ def epsilon(
         --relation zero-out --records-per-person 3
 
     Everything about an event that someone else wrote:
-    $ prudent epsilon --event event.json --delta 1e-6 --plot event.png
+    $ prudent epsilon --event event.json --delta 1e-6
     """
     asked = RunOptions(**described)
     related, as_json = asked.related, asked.as_json
-    priors = event_report.read_priors(prior or "0.5,0.1")
+    priors = _read_priors(prior or "0.5,0.1")
     if event is not None:
         if noise_multiplier is not None or test is not None:
             allowed, why = "without --noise-multiplier and --test", "an event is complete"
             raise ArgumentError("event", allowed, shown="both", why=why)
-        found = event_report.Report.of(event_report.read_event(event), related, delta, priors)
-        event_report.show(found, as_json=as_json, plot=plot)
+        _show(Report.of(_read_event(event), related, delta, priors), as_json=as_json)
         return
     if noise_multiplier is None:
         raise ArgumentError("noise_multiplier", "finite and > 0", shown="nothing")
     run = asked.run(options.parse_test(test or "none"), noise_multiplier)
-    if prior is not None or plot is not None:
-        found = event_report.Report.of(run.event, related, delta, priors)
-        event_report.show(found, as_json=as_json, plot=plot)
+    if prior is not None:
+        _show(Report.of(run.event, related, delta, priors), as_json=as_json)
         return
     price = _price(run, delta, asked)
     if as_json:
@@ -274,9 +280,7 @@ def _price(run: "Run", delta: float, asked: RunOptions) -> dict[str, Any]:
 
     So it dominates all others, and may have the better bound.
     """
-    found = event_report.price(
-        run.event, run.relation, delta, renyi_alone=asked.accountant == "rdp"
-    )
+    found = _price_of(run.event, run.relation, delta, renyi_alone=asked.accountant == "rdp")
     if asked.accountant == "pld" and run.test is not None and run.propose < _SMALL_PROPOSAL:
         least = attrs.evolve(run, propose=0.0).epsilon(delta)
         found["epsilon"] = min(found["epsilon"], least)
@@ -289,7 +293,7 @@ def _price(run: "Run", delta: float, asked: RunOptions) -> dict[str, Any]:
 def _print_price(run: "Run", price: dict[str, Any]) -> None:
     from prudent.accounting import describe
 
-    upper, delta, least = price["epsilon"], price["delta"], event_report.bracket(price)
+    upper, delta, least = price["epsilon"], price["delta"], _bracket(price)
     typer.echo(f"ε ≤ {rounded_up(upper)} at δ = {exact(delta)} for {run.relation}{least}")
     if run.test is not None and 0 < upper < math.inf:
         bare = attrs.evolve(run, test=None).epsilon(
@@ -300,3 +304,204 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
     if math.isinf(upper):
         typer.echo(price["infinite"])
     typer.echo(describe(run.event))
+
+
+def _show(report: "Report", *, as_json: bool) -> None:
+    if as_json:
+        echo_json(report.plain)
+    else:
+        typer.echo("\n".join(report.lines()))
+
+
+def _bracket(price: dict[str, Any]) -> str:
+    """The lower bound to print beside an upper one; none where it would say nothing."""
+    lower = price["pairs_epsilon_lower"]
+    if not lower or math.isinf(price["epsilon"]):
+        return ""
+    return f"  (the dominating pairs: ε ≥ {rounded_down(lower)})"
+
+
+def _price_of(
+    event: "dp.DpEvent", relation: "Relation", delta: float, *, renyi_alone: bool = False
+) -> dict[str, Any]:
+    """What `--json` prints of a price: the least ε that the accountants prove."""
+    from prudent.accounting import PldAccountant, RdpAccountant, epsilon_of, why_infinite
+    from prudent.accounting.serialisation import to_plain
+
+    lower, upper = None, math.inf
+    if relation.distance == 1:
+        lower, upper = PldAccountant().compose(event).epsilon_bounds(delta)
+    elif not renyi_alone:
+        upper = epsilon_of(event, delta, relation)
+    upper = math.inf if renyi_alone else upper
+    if RdpAccountant().supports(event):
+        upper = min(upper, epsilon_of(event, delta, relation, RdpAccountant))
+    reason = why_infinite(event, delta, relation) if math.isinf(upper) else ""
+    return {
+        "epsilon": upper,
+        "pairs_epsilon_lower": None if lower is None else min(lower, upper),
+        "delta": delta,
+        "relation": to_plain(relation),
+        "accountant": "rdp" if renyi_alone else "pld",
+        "event": to_plain(event),
+        "infinite": str(reason or _OF_RENYI) if math.isinf(upper) else None,
+    }
+
+
+def _read_event(path: Path) -> "dp.DpEvent":
+    """The event in a file that `to_json` wrote, or in the `event` of what `--json` printed."""
+    from prudent.accounting.serialisation import FORMAT, from_json
+
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror or error) if isinstance(error, OSError) else "it is not text"
+        raise ArgumentError(
+            "event", "a readable file of event JSON", shown=f"{path} ({why})"
+        ) from None
+    try:
+        content = json.loads(text)
+        # A price has the event inside, without a format; a sampled event has a kind of its own.
+        inner = content.get("event") if isinstance(content, dict) else None
+        if isinstance(inner, dict) and "kind" not in content:
+            text = json.dumps({"format": FORMAT, **inner})
+        return from_json(text)
+    except json.JSONDecodeError:
+        raise ArgumentError("event", "a file of event JSON", shown=str(path)) from None
+    except ArgumentError as error:
+        raise ArgumentError(
+            "event", "a file of event JSON", shown=str(path), why=str(error).rstrip(".")
+        ) from None
+    except RecursionError:
+        raise ArgumentError("event", "nested less deeply", shown=str(path)) from None
+
+
+def _read_priors(text: str) -> list[float]:
+    """Prior probabilities, separated by commas."""
+    try:
+        priors = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ArgumentError("prior", "numbers separated by commas", got=text) from None
+    return [between(0, 1, ends="()", prior=prior) for prior in priors]
+
+
+@attrs.frozen
+class Report:
+    """Everything about an event at one δ."""
+
+    event: "dp.DpEvent"  # the event
+    relation: "Relation"  # the neighbouring relation of the price
+    price: dict[str, Any]  # the result of `_price_of`
+    prices: "list[PartPrice]"  # what each part costs, for one record
+    attacks: "AttackBounds | None"  # bounds on attacks; None for a relation of several records
+    priors: list[float]  # prior probabilities of membership
+
+    @classmethod
+    def of(
+        cls, event: "dp.DpEvent", relation: "Relation", delta: float, priors: Sequence[float]
+    ) -> "Report":
+        """Compute the report."""
+        from prudent.accounting.attack_bounds import AttackBounds, price_list
+
+        attacks = AttackBounds.of(event) if relation.distance == 1 else None
+        found = _price_of(event, relation, delta)
+        return cls(event, relation, found, price_list(event, delta), attacks, list(priors))
+
+    @property
+    def delta(self) -> float:
+        """δ."""
+        return float(self.price["delta"])
+
+    @property
+    def epsilon(self) -> float:
+        """An upper bound on ε."""
+        return float(self.price["epsilon"])
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        from prudent.accounting.serialisation import describe, to_plain
+
+        found: dict[str, Any] = self.price | {
+            "description": describe(self.event),
+            "prices": [
+                {"event": to_plain(p.event), "count": p.count, "alone": p.alone, "adds": p.adds}
+                for p in self.prices
+            ],
+        }
+        if self.attacks is not None:
+            found |= {
+                "profile": self._profile(),
+                "trade_off": self._trade_off(self.attacks),
+                "attacks": [self._attack(self.attacks, prior) for prior in self.priors],
+            }
+        return found
+
+    def _profile(self) -> dict[str, list[float]]:
+        from prudent.accounting import PldAccountant
+
+        assert self.attacks is not None
+        epsilons = sorted({*_EPSILONS, self.epsilon} - {math.inf})
+        near = [self.attacks.delta(epsilon) for epsilon in epsilons]  # None beyond its grid
+        beyond = epsilons[len(epsilons) - near.count(None) :]
+        deltas = [delta for delta in near if delta is not None]
+        deltas += list(PldAccountant().compose(self.event).get_delta(beyond)) if beyond else []
+        known = [self.delta if epsilon >= self.epsilon else 1.0 for epsilon in epsilons]
+        return {"epsilon": epsilons, "delta": [float(d) for d in map(min, deltas, known)]}
+
+    def _trade_off(self, attacks: "AttackBounds") -> dict[str, list[float]]:
+        return {
+            "false_positives": list(_RATES),
+            "misses_at_least": [float(attacks.misses(rate)) for rate in _RATES],
+        }
+
+    def _attack(self, attacks: "AttackBounds", prior: float) -> dict[str, float]:
+        success, guess = float(attacks.success(prior)), max(prior, 1 - prior)
+        return {
+            "prior": prior,
+            "success": success,
+            "guessing": guess,
+            "advantage": success - guess,
+            "precision_at_1_percent": attacks.precision(prior, _CLAIMED),
+        }
+
+    def lines(self) -> list[str]:
+        """The report as text."""
+        from prudent.accounting.serialisation import describe
+
+        delta, least = exact(self.delta), _bracket(self.price)
+        lines = [f"ε ≤ {rounded_up(self.epsilon)} at δ = {delta} for {self.relation}{least}"]
+        lines += [self.price["infinite"]] if self.price["infinite"] else []
+        lines += ["", "What was released"]
+        lines += [f"  {line}" for line in describe(self.event).split("\n")]
+        if self.attacks is not None:
+            lines += self._attack_lines(self.attacks)
+        else:
+            lines += ["", "Curves and attacks are given for one record only."]
+        lines += ["", f"Price list at δ = {delta}, for one record: ε alone, and added to the rest"]
+        for price in self.prices:
+            what = describe(price.event).replace("\n", "; ")
+            times = f"{price.count:,} × " if price.count > 1 else ""
+            adds = "–" if math.isnan(price.adds) else rounded_up(price.adds, 4)
+            lines.append(f"  {rounded_up(price.alone, 4):>9}  {adds:>9}  {times}{what}")
+        return [neutral(line) for line in lines]
+
+    def _attack_lines(self, attacks: "AttackBounds") -> list[str]:
+        profile = self._profile()
+        lines = ["", "Profile: δ at ε"]
+        for epsilon, delta in zip(profile["epsilon"], profile["delta"], strict=True):
+            lines.append(f"  {rounded_up(epsilon):<9} {rounded_up(delta, 3)}")
+        lines += ["", f"Attacks on one record's membership, {_WHO}:"]
+        lines += ["  false positives   true positives at most"]
+        for rate, miss in zip(*self._trade_off(attacks).values(), strict=True):
+            lines.append(f"  {rate:<16g}  {rounded_up(1 - miss, 3)}")
+        for prior in self.priors:
+            attack = self._attack(attacks, prior)
+            names = ("success", "precision_at_1_percent")
+            right, claim = (rounded_up(attack[name], 3) for name in names)
+            lines.append(
+                f"  prior {exact(prior)}: right with probability at most {right} (guessing: "
+                f"{exact(attack['guessing'])}); a claim of membership with 1 % false positives is "
+                f"right with probability at most {claim}"
+            )
+        return lines

@@ -24,8 +24,8 @@ from prudent.cli.display import echo, echo_json, neutral, note, only_elapsed, re
 from prudent.cli.errors import Fault, print_error
 
 if TYPE_CHECKING:
+    from prudent.estimators.classifiers import LogisticRegression
     from prudent.estimators.linear import LinearModel
-    from prudent.estimators.models.logistic import LogisticRegression
 
     Fitted = LinearModel | LogisticRegression
 
@@ -34,7 +34,7 @@ _FORECASTS = (1_000, 10_000, 100_000, 1_000_000)
 
 _OF_SQL = (
     *("delta", "unit", "per_unit", "groups_per_unit", "groups", "connect", "ledger", "dataset"),
-    *("receipt", "sign", "dry_run", "as_json", "as_csv", "parquet"),
+    *("receipt", "sign", "dry_run", "as_json", "as_csv"),
 )
 _OF_REGRESS = (
     *("where", "connect", "table", "ledger", "dataset", "receipt", "sign", "dry_run", "as_json"),
@@ -103,7 +103,7 @@ def regress(
         metavar="FORMULA",
         help="TARGET ~ COLUMN + …; C(column) for categories, C(column, a, b) if their levels "
         "are public, missing(column) to keep rows in which it is missing; a * b, a:b, log(a), "
-        "I(a ** 2), bin(a, 1, 5), ., - a, - 1.",
+        "I(a ** 2), ., - a.",
         show_default=False,
     ),
     source: options.Source = None,

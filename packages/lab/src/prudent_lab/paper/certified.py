@@ -12,9 +12,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from prudent.certify.classifier import CertifiedClassifier
+from prudent.certify.classifier import CertifiedClassifier, Known
 from prudent.certify.counts import Counts, Weights, Whole, scores_of
-from prudent.certify.known import Known
 from prudent.certify.landmarks import Codes, Partition
 from prudent.records.arrays import parts
 from prudent.release.noise import ReproducibleNoise

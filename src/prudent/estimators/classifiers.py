@@ -1,4 +1,8 @@
-"""Logistic regression without bounds: noisy steps of the likelihood, and intervals of two labels.
+"""Classifiers without bounds: naive Bayes and logistic regression.
+
+**Gaussian naive Bayes** releases the moments of each label's columns, in one noisy sum.
+
+**Logistic regression** takes noisy steps of the likelihood, and has intervals of two labels.
 
 1. A noisy count of each label; standardised columns and the second moment that whitens them, as in
    linear regression (`features`). Columns are not clipped: rows are shortened as a whole.
@@ -24,7 +28,7 @@ There is none where H is not clear of its noise, where the last step is long (th
 labels that a plane separates has no maximum), or where T is clear of its own.
 """
 
-import itertools
+import abc
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,16 +36,28 @@ from typing import Any, ClassVar
 
 import attrs
 import numpy as np
+import numpy.typing as npt
+from sklearn.base import ClassifierMixin
 from typing_extensions import override
 
-from prudent.estimators.base import BoundedEstimator
+from prudent import _validate
+from prudent._validate import ArgumentError
+from prudent.estimators.base import BoundedEstimator, CoefficientSummary, PrivateEstimator
 from prudent.estimators.engine import LONGEST, SumEngine, along, lengths
-from prudent.estimators.features import CLIP, STEP, Whitening, one_hot, standardised
+from prudent.estimators.features import (
+    CLIP,
+    STEP,
+    ClassMoments,
+    Whitening,
+    one_hot,
+    standardised,
+)
 from prudent.estimators.influence import CURVED, HELD, UNSEEN, Refined, has_direction, sandwich
-from prudent.estimators.models.classifiers import PrivateClassifier, softmax
 from prudent.estimators.shares import BudgetPart, choices, sums
-from prudent.estimators.summaries import CoefficientSummary
 from prudent.release.lattice import FloatArray
+
+_FINENESS = 1024  # entries of the table for each unit of the exponent
+_EXPONENTIALS = np.exp(-np.arange(40 * _FINENESS + 1) / _FINENESS)
 
 ROUNDS, NEWTON_STEPS = 3, 2
 """Steps of the likelihood with a bound on its curvature, and with a released one."""
@@ -56,6 +72,106 @@ _CLEAR = 3.25  # noise of an eigenvalue of H from which on it is clear
 _LONGEST = 1.0  # a step changes scores by so much at most, in root mean square
 _SETTLED = 0.35  # the last step of a fit that is near the maximum changes them by less
 _KURTOSIS = 3.0
+
+
+def softmax(scores: FloatArray) -> FloatArray:
+    """The softmax of each row, the same bits wherever the row lies.
+
+    Exponentials are read from a table at public points: what `exp` returns for a number may depend
+    on its place in an array.
+    """
+    below = scores.max(axis=1, keepdims=True, initial=-np.inf) - scores
+    places = np.rint(np.minimum(below * _FINENESS, len(_EXPONENTIALS) - 1)).astype(np.int64)
+    weights = _EXPONENTIALS[places]
+    total = np.zeros(len(scores))
+    for place in range(scores.shape[1]):
+        total += weights[:, place]
+    return np.asarray(weights / total[:, None])
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PrivateClassifier(ClassifierMixin, PrivateEstimator, abc.ABC):
+    """A classifier whose labels are public knowledge, or are found by a private choice.
+
+    Attributes:
+        classes_: The labels.
+    """
+
+    classes: Any = None
+
+    @override
+    def _classes(self) -> list[Any]:
+        if self.classes is None:
+            return []
+        found = _validate.values(classes=self.classes)
+        found = [each.item() if isinstance(each, np.generic) else each for each in found]
+        try:
+            several = len(set(found)) == len(found) > 1
+        except TypeError:
+            several = False
+        if not several:
+            raise ArgumentError("classes", "two or more distinct labels", got=self.classes)
+        return found
+
+    def _keep_classes(self) -> int:
+        """Set the fitted labels, and return their number."""
+        self.classes_ = np.array(self._labels)
+        return len(self._labels)
+
+    @abc.abstractmethod
+    def _scores(self, rows: FloatArray) -> FloatArray:
+        """The score of each label for rows of features; their softmax is the probability."""
+
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Return the probability of each label."""
+        return softmax(self._scores(self._queries(X)))
+
+    def predict_log_proba(self, X: Any) -> FloatArray:
+        """Return the logarithm of the probability of each label."""
+        return np.asarray(np.log(self.predict_proba(X)))
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Return the most probable label."""
+        scores = self._scores(self._queries(X))
+        found: npt.NDArray[Any] = self.classes_[scores.argmax(axis=1)]
+        return found
+
+
+@dataclass(eq=False, repr=False)
+class GaussianNB(PrivateClassifier, BoundedEstimator):
+    """Private Gaussian naive Bayes without bounds on the data.
+
+    Its arguments are those of `PrivateEstimator`.
+
+    Attributes:
+        theta_: The mean of each column, for each label.
+        var_: The variance of each column, for each label.
+        class_prior_: The share of each label.
+        classes_: The labels.
+    """
+
+    _title: ClassVar[str] = "naive Bayes"
+
+    @override
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
+        return {"columns": choices(0.3, 2 * features), "count": sums(0.005), "moments": sums(0.695)}
+
+    @override
+    def _learn(self, engine: SumEngine) -> None:
+        kinds, width = self._keep_classes(), len(engine.rows.names) - 1
+        features = standardised(engine, width, self.n_records_)
+        found = ClassMoments.release(engine, "moments", features, lambda rows: rows[:, -1], kinds)
+        self._features, self._moments = features, found
+        self.class_prior_ = found.counts / found.counts.sum()
+        self.theta_ = features.locations + found.means * features.scales
+        self.var_ = found.variances * features.scales**2
+
+    @override
+    def _scores(self, rows: FloatArray) -> FloatArray:
+        means, variances = self._moments.means, self._moments.variances
+        numbers = self._features.vectors(rows)[:, None, 1:]
+        distances = ((numbers - means) ** 2 / variances + np.log(variances)).sum(axis=2)
+        return np.asarray(np.log(self.class_prior_) - distances / 2)
 
 
 @dataclass(eq=False, repr=False)
@@ -76,7 +192,6 @@ class LogisticRegression(CoefficientSummary, PrivateClassifier, BoundedEstimator
     """
 
     _title: ClassVar[str] = "logistic regression"
-    _through_origin: ClassVar[bool] = True
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -100,14 +215,12 @@ class LogisticRegression(CoefficientSummary, PrivateClassifier, BoundedEstimator
     def _learn(self, engine: SumEngine) -> None:
         kinds, width = self._keep_classes(), len(engine.rows.names) - 1
         features = standardised(engine, width, self.n_records_)
-        features = features if self._intercept else features.through_origin()
         features = features.rescaled(engine, "edges", self.n_records_)
         whitening = Whitening.release(engine, "moment", features, self.n_records_)
         shares = engine.total("labels", lambda rows: one_hot(rows[:, -1], kinds), 1.0)
         found = np.zeros((width + 1, kinds))
-        if self._intercept:
-            found[0] = np.log(np.maximum(shares, _LEAST_SHARE * engine.deviation("labels")))
-            found[0] -= found[0].mean()
+        found[0] = np.log(np.maximum(shares, _LEAST_SHARE * engine.deviation("labels")))
+        found[0] -= found[0].mean()
         before, newton = found, ["newton"] * (NEWTON_STEPS - 1) + ["final"]
         for part in ["steps"] * ROUNDS + newton * (kinds > 2):
             ahead = found + _MOMENTUM * (found - before)
@@ -117,7 +230,6 @@ class LogisticRegression(CoefficientSummary, PrivateClassifier, BoundedEstimator
         if kinds == 2:
             refined = _refine(engine, whitening, found[:, 1] - found[:, 0], self.n_records_)
             found = np.outer(refined.found, [-0.5, 0.5])
-        found[0] *= self._intercept
         self._features = attrs.evolve(features, limits=np.full(width, CLIP))
         self._found = found
         slopes, intercept = features.unscaled(found)
@@ -138,7 +250,7 @@ class LogisticRegression(CoefficientSummary, PrivateClassifier, BoundedEstimator
             values = [self.intercept_[at], *self.coef_[at]]
             ends = [self.intercept_interval_[at], *self.intervals_[at]]
             rows = zip(["(intercept)", *self.terms_], values, ends, strict=True)
-            for term, value, (low, high) in itertools.islice(rows, not self._intercept, None):
+            for term, value, (low, high) in rows:
                 name = f"{label}: {term}" if len(self.coef_) > 1 else term
                 yield name, float(value), (float(low), float(high))
 
@@ -193,9 +305,6 @@ def _refine(engine: SumEngine, whitening: Whitening, found: FloatArray, records:
     noise = engine.deviation("curvature") * (reach / 2) ** 2
     for part in ["newton"] * (NEWTON_STEPS - 1) + ["final"]:
         curvature = engine.second_moment("curvature", lambda rows: parts(rows)[0], reach / 2)
-        if not features.constant:  # the coordinate of the intercept has no part in the others
-            at = np.abs(whitening.root[0]).argmax()
-            curvature[at], curvature[:, at], curvature[at, at] = 0.0, 0.0, 0.25
         values, vectors = np.linalg.eigh(curvature)
         kept = np.maximum(values, _FLOOR * noise * math.sqrt(width))
         # From here on in coordinates in which the curvature is one in all directions.

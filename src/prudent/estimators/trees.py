@@ -5,9 +5,6 @@
    its leaves; the others ask four random columns whether they are beyond a random cut.
 3. Each tree in turn releases, for each of its leaves, the number of records and the sum of what the
    trees before it left over. No split is looked for in the data, so all the budget is for leaves.
-
-What is left over is the residual, clipped at a private quantile, for numbers; label minus
-probabilities, which is never longer than √2, for labels.
 """
 
 import abc
@@ -24,9 +21,9 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.estimators.base import PrivateEstimator
+from prudent.estimators.classifiers import PrivateClassifier, softmax
 from prudent.estimators.engine import SumEngine
 from prudent.estimators.features import one_hot, standardise
-from prudent.estimators.models.classifiers import PrivateClassifier, softmax
 from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 

@@ -1,14 +1,8 @@
 """Models without targets: k-means and principal components, without bounds.
 
-**k-means** takes centres of many small cells, then noisy Lloyd steps.
-
-1. Columns are standardised by private quantiles, and rows clipped in length.
-2. Public random hyperplanes cut space into cells. One noisy sum has the number of records of each
-   cell and the sum of their rows. k-means on the means of the cells, weighted by their numbers, is
-   post-processing: it may start as often as it likes.
-3. Two Lloyd steps on the records themselves, each with one noisy sum.
-
-**Principal components** are those of one noisy second moment of standardised columns.
+**k-means** clusters the noisy means of cells between public random hyperplanes, which is
+post-processing, and then takes two noisy Lloyd steps. **Principal components** are those of one
+noisy second moment. Columns are standardised by private quantiles, and rows clipped in length.
 """
 
 import math

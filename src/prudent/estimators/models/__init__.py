@@ -1,1 +1,0 @@
-"""Estimators beside the linear ones: classifiers, trees, clusters and components."""
