@@ -1,4 +1,4 @@
-"""Experiments: certified accuracy of a public data set, beside attacks and other rules.
+"""Experiments: certified accuracy of a public data set, beside attacks.
 
 What they find is computed from the records without noise. So they are for records that are public,
 and claim no ε: that of the settings is what the same release of private records would cost.
@@ -17,10 +17,8 @@ import numpy.typing as npt
 
 from prudent import _progress
 from prudent._progress import part, track
-from prudent._validate import ArgumentError
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.counts import UNTOUCHABLE, Whole, decided
-from prudent.certify.known import Known
 from prudent.certify.landmarks import Codes, Features, Flags, Landmarks, Partition
 from prudent.records.arrays import parts
 from prudent.release.failures import SourceError, redact_errors
@@ -33,7 +31,6 @@ from prudent_lab.attacks import (
     empirical_radii,
 )
 from prudent_lab.data_files import cached_array
-from prudent_lab.other_rules import RECORDS_RAMP, certified_by_others
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,9 +82,6 @@ class CertifyResult:
     # the records.
     largest: float = 0.0
     delta: float = 0.0  # δ of the release
-    # Accuracy certified by rules that are not private, for each number of bad records, and their
-    # median radius; by their name.
-    others: dict[str, tuple[dict[int, float], float]] = attrs.field(factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """The result in percent, as JSON holds it."""
@@ -107,10 +101,6 @@ class CertifyResult:
             "changed_by_one_more": self.beyond,
             "balanced": percents(self.balanced),
             "largest_class": 100 * self.largest,
-            "others": {
-                name: percents(row) | {"median_radius": median}
-                for name, (row, median) in self.others.items()
-            },
         }
 
     def table(self) -> str:
@@ -216,10 +206,9 @@ def run(
     landmarks: Any = 1024,
     records: Sequence[int] = RECORDS,
     attack: bool = True,
-    compare: bool = False,
     noise: Noise | None = None,
 ) -> tuple[CertifiedClassifier, CertifyResult]:
-    """Fit on the training records, certify the test records, attack, and compare.
+    """Fit on the training records, certify the test records, and attack.
 
     Args:
         read: Reads the training and the test records, which are public.
@@ -229,7 +218,6 @@ def run(
         landmarks: As for `CertifiedClassifier`.
         records: Numbers of bad records; with 0 alone nothing is attacked.
         attack: Whether to attack, which takes most of the time.
-        compare: Whether to certify by rules that are not private as well, on the same codes.
         noise: Source of randomness; None uses the operating system's.
 
     Returns:
@@ -240,8 +228,6 @@ def run(
     """
     model = CertifiedClassifier(epsilon, classes, landmarks, features)
     public = model.known().partition
-    if compare and not isinstance(public, Landmarks):
-        raise ArgumentError("compare", "features with landmarks", got=public.name)
     coded, same = of_codes(public), RepeatedNoise(noise)
     both: list[tuple[Any, Whole]] = []
 
@@ -302,29 +288,7 @@ def run(
         epsilon=epsilon,
         balanced={k: float(weights[right & (radii >= k)].sum()) for k in records},
         largest=float(sizes.max() / len(truth)),
-        others=_others(quick.known(), coded, (given, labels), (asked, truth), records)
-        if compare
-        else {},
     )
-
-
-def _others(
-    known: Known,
-    coded: Partition,
-    train: tuple[Codes, Whole],
-    test: tuple[Codes, Whole],
-    records: Sequence[int],
-) -> dict[str, tuple[dict[int, float], float]]:
-    """What rules that are not private certify, on the same codes."""
-    assert isinstance(coded, Landmarks)  # checked at the start
-    found, names = {}, known.classes.numbers(train[1])
-    kept = np.isfinite(train[0]).all(axis=1) & (names >= 0)
-    ramp = coded.ramp if coded.crowding is None else RECORDS_RAMP
-    rules = certified_by_others(train[0][kept], names[kept], test[0], len(known.classes), ramp)
-    for name, (winners, radii) in track(rules, "other rules"):
-        right = winners == test[1]
-        found[name] = shares(right, radii, records), median_radius(right, radii)
-    return found
 
 
 @attrs.frozen(eq=False)
