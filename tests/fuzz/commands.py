@@ -326,7 +326,6 @@ COMMANDS: tuple[Command, ...] = (
         0.02,
     ),
     Command(
-        ("paper", "compare"),
         lambda: [
             *("--sampling-rate=0.1", "--steps=10", "--noise-multiplier=2", "--propose=0.5"),
             *("--test-scale=1", "--failure=1e-8", "--delta=1e-5", "--json"),

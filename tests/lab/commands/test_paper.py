@@ -1,4 +1,4 @@
-"""`prudent paper` writes files and prints tables and comparisons."""
+"""`prudent paper` writes files and prints tables."""
 
 import csv
 import json
@@ -9,14 +9,10 @@ from typing import Any
 
 import pytest
 
-from prudent.accounting import LaplaceTest, Run
-from prudent_lab.commands import paper
-from prudent_lab.paper.convergence import distances
 from prudent_lab.paper.jobs import published
 from prudent_lab.paper.results import COLUMNS
 
 Command = Callable[..., Any]
-SETTING = ("--sampling-rate=0.01", "--noise-multiplier=8", "--steps=100")
 
 
 @pytest.mark.thorough
@@ -38,40 +34,6 @@ def test_a_figure_that_cannot_be_written_is_one_line(run: Command, tmp_path: Pat
     answer = run("paper", "figure", "2", "--out", str(tmp_path / "taken"))
     assert answer.status == 2
     assert answer.err == f"{tmp_path / 'taken'}: File exists.\n"
-
-
-@pytest.mark.thorough
-def test_the_comparison_holds_the_exact_price_and_every_conversion(
-    run: Command, tmp_path: Path
-) -> None:
-    answer = run("paper", "compare", *SETTING, "--json", "--out", str(tmp_path))
-    prices = {row["analysis"]: row["epsilon"] for row in json.loads(answer.out)}
-    names = [f"Rényi, {name} conversion" for name in ("classic", "improved", "optimal")]
-    classic, improved, optimal = (prices[name] for name in names)
-    assert classic > improved >= optimal > prices["PLD, noisy margin shown"]
-    exact = Run(
-        sampling_rate=0.01, steps=100, noise_multiplier=8.0, test=LaplaceTest(1.0), reveals="margin"
-    )
-    assert prices["PLD, noisy margin shown"] == exact.epsilon(1e-5)
-    assert {path.name for path in tmp_path.iterdir()} == {"comparison.png", "comparison.svg"}
-
-
-@pytest.mark.thorough
-def test_the_comparison_refuses_the_white_box_outside_its_conditions(run: Command) -> None:
-    told = run("paper", "compare", "--steps=100").out
-    (white_box,) = (line for line in told.splitlines() if line.startswith("Rényi, white-box"))
-    assert white_box.split()[2] == "–"
-    assert "propose * noise_multiplier >= 4" in " ".join(told.split())
-
-
-@pytest.mark.parametrize(
-    "flag", ["--propose=0", "--sampling-rate=0", "--delta=0", "--test-scale=nan"]
-)
-def test_the_comparison_names_a_bad_flag(run: Command, flag: str) -> None:
-    answer = run("paper", "compare", flag)
-    assert answer.status == 2
-    assert answer.err.startswith(flag.split("=")[0] + ": expected ")
-    assert answer.err.count("\n") == 1
 
 
 @pytest.fixture
@@ -169,23 +131,6 @@ def test_everything_goes_into_one_folder(run: Command, results: Path, tmp_path: 
     assert {Path(line).name for line in answer.out.split()} == figures | tables | {"report.html"}
     page = (tmp_path / "all" / "report.html").read_text("utf-8")
     assert page.count('class="wide"') == 5
-
-
-def test_the_corrected_convergence_bound_stands_beside_the_printed_one(
-    run: Command, tmp_path: Path
-) -> None:
-    rows = distances(**paper._DESCENT)
-    assert [row.bad for row in rows] == [0, 1, 2, 5, 10, 20, 30, 40]
-    corrected = [row.corrected for row in rows]
-    assert corrected == sorted(corrected)
-    assert any(row.printed is not None for row in rows)
-    run("paper", "figure", "convergence", "--out", str(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} == {"convergence.png", "convergence.svg"}
-
-
-def test_a_rate_that_does_not_contract_is_refused() -> None:
-    with pytest.raises(ValueError, match="learning_rate < "):
-        distances(**paper._DESCENT, learning_rate=1.0)
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""`prudent paper`: the figures, tables and comparisons of the paper, its numbers beside ours."""
+"""`prudent paper`: the figures and tables of the paper, its numbers beside ours."""
 
 import contextlib
 import json
@@ -11,10 +11,9 @@ import typer
 
 from prudent import _validate
 from prudent._progress import track
-from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.display import echo, echo_json, neutral, note, remark, show_files, show_table
+from prudent.cli.display import echo_json, remark, show_files
 from prudent_lab.commands import completion
 
 if TYPE_CHECKING:
@@ -26,15 +25,6 @@ if TYPE_CHECKING:
 FIGURES = (1, 2, 3, 4, 5)
 TABLES = (1, 2, 3, 4)
 _MOST_STEPS = {"small": 40, "full": None}
-_DESCENT: dict[str, Any] = {
-    "workers": 100,
-    "strong_convexity": 1.0,
-    "smoothness": 2.0,
-    "gradient_bound": 1.0,
-    "gradient_deviation": 0.1,
-    "dimension": 10,
-    "noise": 1.0,
-}
 
 ResultsOption = Annotated[
     Path | None,
@@ -241,7 +231,7 @@ def _frontier(filling: Filling, results: Path | None) -> None:
 
 @app.command()
 def figure(
-    name: str = typer.Argument(metavar="FIGURE", help="1 to 5, or convergence."),
+    name: str = typer.Argument(metavar="FIGURE", help="1 to 5."),
     out: Path = options.value("DIR", "Folder to write to; created if missing.", default=Path()),
     as_json: options.Json = False,
 ) -> None:
@@ -256,26 +246,14 @@ def figure(
     4  Figure 1 for three proposals
     5  Figure 3 for three proposals
 
-    convergence: how far trimmed, noisy descent stays from the optimum, by
-    share of bad gradients. The paper's theorem is false as printed: it treats
-    trimmed honest gradients as unbiased. Drawn are its bound, where its
-    conditions hold, and the corrected one (Errata 6). Other settings:
-    prudent_lab.paper.convergence.distances.
-
     [b]Example[/b]
 
     $ prudent paper figure 3 --out figures
     """
-    _validate.one_of([*map(str, FIGURES), "convergence"], figure=name)
+    number = int(_validate.one_of([*map(str, FIGURES)], figure=name))
     from prudent_lab.paper import panels, plots
-    from prudent_lab.paper.convergence import distances
 
-    if name == "convergence":
-        rows = distances(**_DESCENT)
-        made = plots.save_drawing(lambda: plots.draw_distances(rows), out, "convergence")
-    else:
-        made = plots.save(panels.figure(int(name)), out)
-    show_files(made, as_json=as_json)
+    show_files(plots.save(panels.figure(number), out), as_json=as_json)
 
 
 @app.command()
@@ -348,57 +326,3 @@ def report(
                 written.append(folder / f"table{number}{ending}")
                 written[-1].write_text(content + "\n", "utf-8")
     show_files(written, as_json=as_json)
-
-
-@app.command()
-def compare(
-    sampling_rate: options.SamplingRate = 256 / 60_000,
-    steps: options.Steps = 5000,
-    noise_multiplier: options.NoiseMultiplier = 1.1,
-    propose: options.Propose = 0.5,
-    test_scale: float = options.number("b, the scale of the paper's Laplace test.", default=1.0),
-    failure: options.Failure = 1e-8,
-    delta: float = options.number("Target δ.", default=1e-5),
-    out: Path | None = options.value(
-        "DIR", "Also write comparison.png and .svg to this folder.", default=None
-    ),
-    as_json: options.Json = False,
-) -> None:
-    r"""Price one run by every analysis: the paper's and the exact ones.
-
-    Without flags, 5000 steps of the paper's training on MNIST. An analysis
-    whose conditions fail says so instead of printing a number.
-
-    [b]Examples[/b]
-
-    $ prudent paper compare
-    $ prudent paper compare --noise-multiplier 8 --steps 1000 \
-        --sampling-rate 0.01 --out figures
-    """
-    from prudent_lab.paper import bounds
-
-    options.check_sizes(
-        sampling_rate=sampling_rate,
-        steps=steps,
-        noise_multiplier=noise_multiplier,
-        propose=propose,
-        test_scale=test_scale,
-    )
-    setting = bounds.Setting(sampling_rate, noise_multiplier, propose, test_scale, failure, delta)
-    prices = bounds.price_list(setting, steps)
-    if out is not None:
-        from prudent_lab.paper import plots
-
-        title = f"{steps:,} steps at q = {sampling_rate:.4g}, σ₁ = {noise_multiplier:g}"
-        made = plots.save_drawing(lambda: plots.draw_comparison(prices, title), out, "comparison")
-        for path in made:
-            (note if as_json else echo)(neutral(path))
-    if as_json:
-        # The reason for a null that stands for no missing number.
-        reasons = ("infinite" if p.epsilon == float("inf") else "" for p in prices)
-        pairs = zip(prices, reasons, strict=True)
-        echo_json([attrs.asdict(p) | {"note": p.note or reason} for p, reason in pairs])
-        return
-    shown = ("–" if p.epsilon is None else rounded_up(p.epsilon) for p in prices)
-    cells = [(p.analysis, epsilon, p.note) for p, epsilon in zip(prices, shown, strict=True)]
-    show_table(("analysis", "ε", ""), cells, lines=False)
