@@ -326,13 +326,6 @@ COMMANDS: tuple[Command, ...] = (
         0.02,
     ),
     Command(
-        lambda: [
-            *("--sampling-rate=0.1", "--steps=10", "--noise-multiplier=2", "--propose=0.5"),
-            *("--test-scale=1", "--failure=1e-8", "--delta=1e-5", "--json"),
-        ],
-        0.02,
-    ),
-    Command(
         ("certify",),
         lambda: [
             *(f"--dataset=npz:{_seed('npz', 'train.npz')}", "--features=vectors:2", "--epsilon=1"),
