@@ -314,7 +314,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         ("paper", "table"),
         lambda: [
-            _seed("grid", "grid.toml"),
+            "1",
             f"--results={_seed('results', 'given.csv')}",
             "--json",
         ],

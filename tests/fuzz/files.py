@@ -551,30 +551,6 @@ def _results() -> list[bytes]:
     return [f"{','.join(COLUMNS)}\n{row}\n".encode()]
 
 
-_GRID = """
-[datasets.wine]
-like = "mnist"
-data = "npz:wine.npz"
-epsilons = [1.0, 3.0]
-corruptions = ["none", "label:0.1"]
-
-[datasets.port]
-like = "wine"
-methods = ["dpsgd", "ptr"]
-size = 100
-"""
-
-
-def _grids() -> list[bytes]:
-    return [_GRID.encode(), b'[datasets.wine]\nlike = "mnist"\ncorruptions = ["own.py:swap:0.2"]\n']
-
-
-def _read_grid(path: Path) -> object:
-    from prudent_lab.paper.jobs import own_jobs, read_settings
-
-    return list(own_jobs(read_settings(path), 1))
-
-
 def _read_results(path: Path) -> object:
     from prudent_lab.paper.results import read
 
@@ -743,7 +719,6 @@ TARGETS: tuple[Target, ...] = (
     Target("known ledgers", _known_ledgers, _reads("known.jsonl", _read_known)),
     Target("archive", _archives, _reads("archive", _unpack)),
     Target("results", _results, _reads("results.csv", _read_results)),
-    Target("grid", _grids, _reads("grid.toml", _read_grid)),
     Target("search state", _search_state, _reads("search/secret/state.json", _read_search), 0.2),
     Target("search result", _search_result, _reads("search/result.json", _read_search), 0.2),
     Target("fit of a search", _fits, _reads("model.json", _read_fit), 0.2),

@@ -68,17 +68,12 @@ class Filling:
     ] = "cpu"
     as_json: options.Json = False
 
-    def path(self, given: Path | None, grid: Path | None = None) -> Path:
-        """The file of the results; see `results_path`."""
-        from prudent_lab.paper.results import results_path
-
-        return results_path(self.size, given, running=self.run, grid=grid)
-
-    def filled(self, path: Path, jobs: "Callable[[int], Iterable[Job]]") -> "Results":
+    def filled(self, given: Path | None, jobs: "Callable[[int], Iterable[Job]]") -> "Results":
         """The results of a file, after the missing runs were made, of a number of seeds."""
         from prudent_lab.paper.jobs import SEEDS
-        from prudent_lab.paper.results import read
+        from prudent_lab.paper.results import read, results_path
 
+        path = results_path(self.size, given, running=self.run)
         if self.seeds is not None:
             _validate.count(1, seeds=self.seeds)
         if self.run and (wanted := list(jobs(self.seeds or SEEDS[self.size]))):
@@ -94,9 +89,7 @@ class Filling:
 @app.command()
 @options.spread(Filling)
 def table(
-    name: str = typer.Argument(
-        metavar="TABLE", help="1 to 4, frontier, or a TOML file of your own data sets."
-    ),
+    name: str = typer.Argument(metavar="TABLE", help="1 to 4, or frontier."),
     dataset: list[str] | None = options.value(
         "NAME",
         "Only this data set, such as mnist; may be repeated.",
@@ -132,24 +125,10 @@ def table(
     step's gradients are chosen). Measured, not guaranteed: the next attack may
     do more. What is proved: prudent certify.
 
-    A TOML file runs the paper's methods on your own data sets and corruptions,
-    with a table for each. What it does not set is taken from the one it is
-    like, of the paper's or above it in the file:
-
-        \[datasets.wine]
-        like = "mnist"
-        data = "npz:wine.npz"
-        epsilons = [1.0, 3.0]
-        corruptions = ["none", "label:0.1", "faults.py:swap:0.2"]
-
-    The last corruption is your own: the function swap of faults.py, called
-    with the ratio 0.2, returns it.
-
     With --run, runs are added to runs/paper/results.csv (or to the file that
-    --results names; runs/paper/FILE.csv for a file of your own), run by run:
-    stop it when you like, and start it again. The full size needs a GPU and
-    hours; --dataset, --corrupt, --method and --epsilon choose some cells of
-    the paper's tables, to run and to show.
+    --results names), run by run: stop it when you like, and start it again.
+    The full size needs a GPU and hours; --dataset, --corrupt, --method and
+    --epsilon choose some cells of the paper's tables, to run and to show.
 
     [b]Examples[/b]
 
@@ -162,18 +141,16 @@ def table(
     $ prudent paper table 4 --run --seeds 3 --device cuda
 
     $ prudent paper table frontier --size small --run
-
-    $ prudent paper table mine.toml --run --seeds 3
     """
     from prudent_lab.paper.jobs import CellChoice, chosen_jobs
     from prudent_lab.paper.report import comparison
 
     filling = Filling(**given)
-    if name == "frontier" or name.endswith(".toml"):
+    if name == "frontier":
         for argument, chosen in {"dataset": dataset, "corrupt": corrupt, "method": method}.items():
             if chosen:
                 raise ArgumentError(argument, "only with a table of the paper", got=chosen)
-        _frontier(filling, results) if name == "frontier" else _own(filling, Path(name), results)
+        _frontier(filling, results)
         return
     number = int(_validate.one_of([*map(str, TABLES), "frontier"], paper_table=name))
     datasets = comparison.datasets(number)
@@ -184,8 +161,7 @@ def table(
         number, datasets, corrupt=corrupt or None, method=method or None, epsilon=epsilon or None
     )
     found = filling.filled(
-        filling.path(results),
-        lambda seeds: chosen_jobs(number, datasets, seeds, choice, filling.size),
+        results, lambda seeds: chosen_jobs(number, datasets, seeds, choice, filling.size)
     )
     if filling.as_json:
         echo_json(comparison.plain_table(found, number, datasets, choice))
@@ -196,31 +172,13 @@ def table(
         tables.show(comparison.paper_table(found, number, name, choice))
 
 
-def _own(filling: Filling, file: Path, results: Path | None) -> None:
-    """The paper's methods on data sets and corruptions of the user's own."""
-    from prudent_lab.paper.jobs import own_jobs, read_settings
-    from prudent_lab.paper.report import comparison, tables
-
-    mine = read_settings(file)
-    path = filling.path(results, file)
-    if not filling.run and not path.is_file():
-        raise FileNotFoundError(f"{path}: no results yet. Make them: add --run")
-    found = filling.filled(path, lambda seeds: own_jobs(mine, seeds))
-    if filling.as_json:
-        echo_json(comparison.plain_own(found, mine))
-        return
-    for name in mine["datasets"]:
-        tables.show(comparison.own_table(found, mine, name))
-
-
 def _frontier(filling: Filling, results: Path | None) -> None:
     """Every method under every attack at one price."""
     from prudent_lab.paper.jobs import frontier_jobs
     from prudent_lab.paper.report import tables
     from prudent_lab.paper.report.frontier import frontier_table, frontiers
 
-    path = filling.path(results)
-    found = frontiers(filling.filled(path, lambda seeds: frontier_jobs(seeds, filling.size)))
+    found = frontiers(filling.filled(results, lambda seeds: frontier_jobs(seeds, filling.size)))
     if filling.as_json:
         echo_json([row for each in found for row in each.plain()])
         return

@@ -42,7 +42,7 @@ from prudent.training import Execution, Plan, accuracy
 from prudent.training.run.metrics import Metrics
 from prudent.training.run.run import Run
 from prudent.training.sampling import roomy_batch
-from prudent_lab.corruption import Backdoor, DataCorruption, GradientCorruption, corruption_of
+from prudent_lab.corruption import Backdoor, DataCorruption, GradientCorruption, parse
 from prudent_lab.datasets import Dataset, load
 from prudent_lab.experiment import build_model
 from prudent_lab.features.resnet import find_weights, resnet18
@@ -148,7 +148,7 @@ class GridRecords(NamedTuple):
 
 def _records(job: Job) -> GridRecords:
     mine = job.setting
-    is_of_data = isinstance(corruption_of(job.corrupt), DataCorruption)
+    is_of_data = isinstance(parse(job.corrupt), DataCorruption)
     corrupt, seed = (job.corrupt, job.seed) if is_of_data else ("none", 0)
     backbone = _validate.one_of(("", *BACKBONES), backbone=mine.get("backbone", ""))
     return GridRecords(
@@ -162,7 +162,7 @@ _loaded = functools.cache(load)
 @functools.lru_cache(maxsize=12)
 def _corrupted(data: str, corrupt: str, seed: int) -> Dataset:
     """The records after data corruption, on the host."""
-    clean, corruption = _loaded(data), corruption_of(corrupt)
+    clean, corruption = _loaded(data), parse(corrupt)
     return clean.corrupted(corruption, seed) if isinstance(corruption, DataCorruption) else clean
 
 

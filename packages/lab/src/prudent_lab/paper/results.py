@@ -141,11 +141,11 @@ def shipped() -> Path:
     return Path(str(resources.files("prudent_lab.paper").joinpath("results.csv")))
 
 
-def results_path(size: str, given: Path | None, *, running: bool, grid: Path | None = None) -> Path:
+def results_path(size: str, given: Path | None, *, running: bool) -> Path:
     """The path from which results are read and, with `running`, to which they are appended.
 
-    Full results start as a copy of those shipped with the package, those of a user's own settings
-    are named as their file, `grid`. Small ones have another ending, so that the two never mix.
+    Full results start as a copy of those shipped with the package. Small ones have another ending,
+    so that the two never mix.
 
     Raises:
         ValueError: If a file of the other size is given.
@@ -156,9 +156,8 @@ def results_path(size: str, given: Path | None, *, running: bool, grid: Path | N
             allowed = f"ending in {SMALL}" if is_small else f"not ending in {SMALL}"
             raise _validate.ArgumentError("results", f"{allowed} at size {size}", got=str(given))
         return given
-    name = "results" if grid is None else grid.stem
-    own = FOLDER / f"{name}{SMALL if is_small else '.csv'}"
-    if is_small or grid is not None:
+    own = FOLDER / f"results{SMALL if is_small else '.csv'}"
+    if is_small:
         return own
     if not running:
         return shipped()
