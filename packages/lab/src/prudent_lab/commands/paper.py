@@ -224,9 +224,6 @@ def report(
     results: ResultsOption = None,
     seeds: SeedsOption = None,
     figures: bool = typer.Option(True, help="Include the paper's figures; takes half a minute."),
-    docs: Path | None = options.value(
-        "FILE", "Also write the tables to this file, as Markdown.", default=None
-    ),
     overview: Path | None = options.value(
         "FILE", "Also write the page up to its tables, as Markdown.", default=None
     ),
@@ -235,11 +232,10 @@ def report(
     """Write all results to one self-contained HTML page.
 
     First which claims of the paper hold; what is proved about bad records,
-    and what survived attacks; how
-    many cells are at least as good as the paper's, and which are not; then
-    its tables with ours beside, accuracy against ε, the private test over
-    time, every attack, the figures, and what was chosen where the paper is
-    silent. Every number is computed from the results.
+    and what survived attacks; how many cells are at least as good as the
+    paper's, and which are not; then its tables with ours beside, accuracy
+    against ε, every attack, the figures, and what was chosen where the paper
+    is silent. Every number is computed from the results.
 
     With a folder for --out, beside report.html: figure1 to figure5 (.png,
     .svg, .csv) and table1 to table4 (.md, .json). About a minute, and
@@ -251,7 +247,7 @@ def report(
 
     $ prudent paper report --out paper
 
-    $ prudent paper report --results runs/paper/results.csv --docs tables.md
+    $ prudent paper report --results runs/paper/results.csv
     """
     if seeds is not None:
         _validate.count(1, seeds=seeds)
@@ -268,12 +264,10 @@ def report(
     drawn = [figure(n) for n in track(FIGURES if figures else (), "figures")]
     path.write_text(page.as_html(found, command, figures=drawn), "utf-8")
     written = [path]
-    for given, flag in ((docs, "--docs"), (overview, "--overview")):
-        if given is not None:
-            given.parent.mkdir(parents=True, exist_ok=True)
-            text = page.as_markdown(found, f"{command} {flag}", whole=flag == "--docs")
-            given.write_text(text, "utf-8")
-            written.append(given)
+    if overview is not None:
+        overview.parent.mkdir(parents=True, exist_ok=True)
+        overview.write_text(page.as_markdown(found, f"{command} --overview", whole=False), "utf-8")
+        written.append(overview)
     if folder is not None:  # every figure and every table, each in files of its own
         written += [path for each in drawn for path in plots.save(each, folder)]
         for number in track(TABLES, "tables"):
