@@ -28,7 +28,6 @@ from prudent_lab.attacks import (
     accuracy_after,
     best_attacks,
     changed_at,
-    empirical_radii,
 )
 from prudent_lab.data_files import cached_array
 
@@ -70,9 +69,6 @@ class CertifyResult:
     median_radius: float
     curve: list[tuple[int, float]]  # certified accuracy at many numbers of records, for the picture
     epsilon: float  # ε of the release
-    # Median over test records of how many copies of a real record changed a prediction, over the
-    # radius; None without attacks.
-    sharpness: float | None = None
     # Fraction of test records whose prediction was changed by copies of one record, any vector, one
     # more than its radius; None without attacks.
     beyond: float | None = None
@@ -97,7 +93,6 @@ class CertifyResult:
             "delta": self.delta,
             "attacked": percents(self.attacked),
             "attacks": {str(k): percents(found) for k, found in self.attacks.items()},
-            "empirical_over_certified": self.sharpness,
             "changed_by_one_more": self.beyond,
             "balanced": percents(self.balanced),
             "largest_class": 100 * self.largest,
@@ -248,7 +243,7 @@ def run(
     winners, radii = decided(scores, moves)
     right = winners == truth
     attacks: dict[int, dict[str, float]] = {}
-    attacked, sharpness, beyond = {0: float(np.mean(right))}, None, None
+    attacked, beyond = {0: float(np.mean(right))}, None
     if attack and any(records):
         chosen = np.arange(0, len(asked), max(1, len(asked) // _PLANNED))
         seen = asked[chosen]
@@ -268,9 +263,6 @@ def run(
         again = CertifiedClassifier(epsilon, classes, None, coded, noise=same)
         for k in track([k for k in records if k], "attacks"):
             attacks[k], attacked[k] = _attacked(target, again, asked, truth, winners, radii, k)
-        # Median of how many copies of a real record changed a prediction, over the radius.
-        own, real = radii[chosen], empirical_radii(target, scores[chosen])
-        sharpness = float(np.median(real[own > 0] / own[own > 0])) if (own > 0).any() else 1.0
         beyond = _changed_beyond(target, radii[chosen])
     reach = max(*records, int(np.quantile(radii[right], 0.999)) if right.any() else 1)
     points = np.unique(np.linspace(0, reach, 201).astype(np.int64)).tolist()
@@ -282,7 +274,6 @@ def run(
         attacked=attacked,
         attacks=attacks,
         median_radius=median_radius(right, radii),
-        sharpness=sharpness,
         beyond=beyond,
         curve=list(shares(right, radii, points).items()),
         epsilon=epsilon,
