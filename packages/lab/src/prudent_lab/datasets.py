@@ -1,4 +1,4 @@
-"""The data sets of the experiments, from local files or their official mirrors.
+"""The data sets of the experiments, from local files.
 
     train = load("mnist").train_features          # float32, (60000, 1, 28, 28), in [0, 1]
 
@@ -19,9 +19,8 @@ Two more have records for the maps of `prudent certify`; `read_arrays` reads the
 | `census` | 40 numbers or checksums of categories | 199,523 + 99,762 | 2 | `census-income.data` |
 
 Files are looked for in `data_dir`, `$PRUDENT_DATA/NAME`, the checkout's `data/NAME`,
-`/usr/share/datasets/NAME` and `~/.cache/prudent/NAME` (or under `$XDG_CACHE_HOME`), in this order,
-and downloaded into the last one if none has them; downloads are checked against published
-checksums.
+`/usr/share/datasets/NAME` and `~/.cache/prudent/NAME` (or under `$XDG_CACHE_HOME`), in this order.
+Nothing is downloaded: an error says what to put where.
 
 Pixels are divided by 255, so they lie in [0, 1]; this does not depend on the data. Features that
 are not bytes are not scaled: scaling by a minimum, mean or deviation of the training records would
@@ -120,7 +119,7 @@ NAMES = (*(name for name, source in NAMED_DATASETS.items() if source.trainable),
 
 
 def load(name: str, data_dir: Path | str | None = None) -> Dataset:
-    """Read a data set, downloading it first if it is not on this machine.
+    """Read a data set from files on this machine.
 
     Args:
         name: one of `NAMES`. An `npz:PATH` holds train_features, train_labels, test_features and
@@ -130,8 +129,7 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
 
     Raises:
         ValueError: if there is no such data set, or its files are invalid.
-        FileNotFoundError: if it is not on this machine and cannot be downloaded; says which files
-            to put where.
+        FileNotFoundError: if it is not on this machine; says which files to put where.
     """
     _validate.instance(str, f"one of {', '.join(NAMES)}", name=name)
     if name.startswith("npz:"):
@@ -152,19 +150,12 @@ def read_arrays(name: str, data_dir: Path | str | None = None) -> tuple[Arrays, 
     folders = list(search_folders(name, data_dir))
     if (found := source.stored(folders)) is not None:
         return found
-    reason = "no public place offers it"
-    try:
-        for download in source.downloads:
-            download.fetch(folders[-1])
-    except OSError as error:
-        reason = f"fetching it failed ({error})"
-    if (found := source.stored(folders)) is not None:
-        return found
     places = ", ".join(dict.fromkeys(map(str, folders)))
+    origin = f"They are at {source.origin}" if source.origin else "No public place offers them."
     forms = " or ".join(", ".join(form.train + form.test) for form in source.forms)
     raise FileNotFoundError(
-        f"Expected the files of {name} on this machine, and {reason}. Put {forms} into one of "
-        f"{places}, or name their folder by data_dir or PRUDENT_DATA."
+        f"Expected the files of {name} on this machine. Put {forms} into one of {places}, or name "
+        f"their folder by data_dir or PRUDENT_DATA. {origin}"
     )
 
 
