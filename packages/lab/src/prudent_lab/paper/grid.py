@@ -12,19 +12,12 @@ file beside the results.
 
 import contextlib
 import functools
-import itertools
 import json
 import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +39,7 @@ from prudent_lab.corruption import Backdoor, DataCorruption, GradientCorruption,
 from prudent_lab.datasets import Dataset, load
 from prudent_lab.experiment import build_model
 from prudent_lab.features.resnet import find_weights, resnet18
-from prudent_lab.models import CONVOLUTIONAL, logistic_regression, vgg16, with_features
+from prudent_lab.models import logistic_regression, vgg16, with_features
 from prudent_lab.paper.certified import run_certified
 from prudent_lab.paper.jobs import Job
 from prudent_lab.paper.results import Reading, append, read
@@ -181,14 +174,11 @@ def _run_on_streams(
     planned: Iterable[Planned], finished: Finished, device: torch.device, at_once: int
 ) -> None:
     featured = functools.lru_cache(maxsize=at_once)(_featured)
-
-    def works(prefetched: Iterable[Planned]) -> Iterator[Work]:
-        for job, plan, marks in prefetched:
-            data = featured(_records(job), device)
-            yield _work(job, plan, marks, data, finished, device)
-
-    with ThreadPoolExecutor(4) as pool:
-        in_turns(works(_prefetched(planned, pool, at_once)), at_once, device)
+    works = (
+        _work(job, plan, marks, featured(_records(job), device), finished, device)
+        for job, plan, marks in planned
+    )
+    in_turns(works, at_once, device)
 
 
 def in_turns(works: Iterable[Work], at_once: int, device: torch.device) -> None:
@@ -208,24 +198,6 @@ def in_turns(works: Iterable[Work], at_once: int, device: torch.device) -> None:
                 waiting.append((work, stream))
             elif (following := next(coming, None)) is not None:
                 waiting.append((following, stream))
-
-
-def _prefetched(
-    planned: Iterable[Planned], pool: ThreadPoolExecutor, ahead: int
-) -> Iterator[Planned]:
-    """The same items, while other threads corrupt the images of the next ones.
-
-    These threads work on the host only, because they must not use a device on which a step is being
-    captured.
-    """
-    waiting: deque[tuple[Planned, Future[Dataset]]] = deque()
-    for item in itertools.chain(planned, [None] * ahead):  # None: no more to come
-        if item is not None:
-            waiting.append((item, pool.submit(_corrupted, *_records(item[0])[:3])))
-        if waiting and (item is None or len(waiting) > ahead):
-            ready, data = waiting.popleft()
-            data.result()
-            yield ready
 
 
 def _run_in_processes(planned: Iterable[Planned], finished: Finished, at_once: int) -> None:
@@ -249,7 +221,9 @@ def _work(
     corruption, optimizer = job.experiment.corruption, job.experiment.optimizer
     run = Run.prepare(
         plan,
-        _model(job, data),
+        logistic_regression(tuple(data.train_features.shape[1:]), data.classes)
+        if "backbone" in job.setting
+        else build_model(data, job.seed),
         nn.CrossEntropyLoss(reduction="none"),
         (data.train_features, data.train_labels),
         options={"lr": optimizer.lr, "momentum": optimizer.momentum},
@@ -274,19 +248,6 @@ def _work(
             shown = evaluate(model)
         history.append(run.metrics(shown))
     finished(_readings(job, plan, marks, history))
-
-
-def _model(job: Job, data: Dataset) -> nn.Module:
-    """The network that the settings of a job name, or the usual one for its records."""
-    mine = job.setting
-    shape = tuple(data.train_features.shape[1:])
-    if "backbone" in mine:
-        return logistic_regression(shape, data.classes)
-    if "network" in mine:
-        channels, height, width = shape
-        make = CONVOLUTIONAL[_validate.one_of(tuple(CONVOLUTIONAL), network=mine["network"])]
-        return make((channels, height, width), data.classes, job.seed)
-    return build_model(data, job.seed)
 
 
 def _evaluation(
