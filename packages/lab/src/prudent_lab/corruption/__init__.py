@@ -91,9 +91,6 @@ def parse(text: str) -> DataCorruption | GradientCorruption | None:
 
     Settings are the strengths of the corruption, such as `gradient:0.1:variance=25` or
     `colluding:0.2:norm=1,direction_seed=3`; those not given have their defaults.
-
-    Raises:
-        ValueError: if the name, the ratio or a setting is not allowed; names the choices.
     """
     _validate.instance(str, "a text", corruption=text)
     if text == "none":
@@ -114,7 +111,6 @@ def parse(text: str) -> DataCorruption | GradientCorruption | None:
 
 
 def _settings(settings: str, plain: Any, text: str) -> dict[str, float | int | None]:
-    """The values of the settings of a corruption, by name."""
     names = [f.name for f in attrs.fields(type(plain)) if f.name not in ("ratio", "seed")]
     found: dict[str, float | int | None] = {}
     for part in settings.split(","):
@@ -125,17 +121,11 @@ def _settings(settings: str, plain: Any, text: str) -> dict[str, float | int | N
                 "corruption", f"with {known} after the ratio, as NAME=VALUE", got=text
             )
         try:
-            found[name] = None if value == "none" else _number(value)
+            whole = value.removeprefix("-").isdecimal()
+            found[name] = None if value == "none" else int(value) if whole else float(value)
         except ValueError as error:
             raise ArgumentError("corruption", f"with a number for {name}", got=text) from error
     return found
-
-
-def _number(text: str) -> float | int:
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
 
 
 class Written(NamedTuple):
@@ -147,11 +137,7 @@ class Written(NamedTuple):
 
 
 def written(text: str) -> Written:
-    """The parts of `none`, `name:ratio` or `name:ratio:settings`.
-
-    Raises:
-        ValueError: If the text is none of these, or the ratio is not in [0, 0.5].
-    """
+    """The parts of `none`, `name:ratio` or `name:ratio:settings`, which are checked."""
     kind, _, rest = text.partition(":")
     ratio, _, settings = rest.partition(":")
     if kind != AIMED:
