@@ -1,10 +1,9 @@
 """Attacks on a certified classifier by someone who knows everything, the noise included.
 
-An attack inserts or removes k records. It knows the records, the partition, the noise and the
-queries, and looks for the change that alters most predictions. Scores are linear in the counts, so
-thousands of changes are tried without a fit; `experiment` then counts the poisoned records anew,
-adds the same noise, and compares all predictions. Single predictions are attacked with as many
-records as their radius says, and with one more.
+An attack inserts or removes k records and looks for the change that alters most predictions. Scores
+are linear in the counts, so thousands of changes are tried without a fit; `certifying` then counts
+the poisoned records anew, adds the same noise, and compares all predictions. Single predictions are
+attacked with as many records as their radius says, and with one more.
 """
 
 import functools

@@ -82,11 +82,8 @@ class Dataset:
     @property
     def arrays(self) -> tuple[Any, Any]:
         """The features and labels of the training and of the test part, as arrays."""
-        train, test = (
-            (self.train_features, self.train_labels),
-            (self.test_features, self.test_labels),
-        )
-        return tuple(map(Tensor.numpy, train)), tuple(map(Tensor.numpy, test))
+        train = self.train_features.numpy(), self.train_labels.numpy()
+        return train, (self.test_features.numpy(), self.test_labels.numpy())
 
     def corrupted(self, corruption: DataCorruption, seed: int) -> "Dataset":
         """The data set with some of the training records corrupted; the test part stays clean."""
@@ -126,10 +123,6 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
             test_labels (or x_train, y_train, x_test, y_test), and a number `classes`: deriving it
             from the largest label of the records would reveal that label.
         data_dir: a folder to look in before all others.
-
-    Raises:
-        ValueError: if there is no such data set, or its files are invalid.
-        FileNotFoundError: if it is not on this machine; says which files to put where.
     """
     _validate.instance(str, f"one of {', '.join(NAMES)}", name=name)
     if name.startswith("npz:"):

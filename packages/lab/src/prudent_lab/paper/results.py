@@ -146,9 +146,6 @@ def results_path(size: str, given: Path | None, *, running: bool) -> Path:
 
     Full results start as a copy of those shipped with the package. Small ones have another ending,
     so that the two never mix.
-
-    Raises:
-        ValueError: If a file of the other size is given.
     """
     is_small = size == "small"
     if given is not None:
@@ -168,15 +165,9 @@ def results_path(size: str, given: Path | None, *, running: bool) -> Path:
 
 
 def read(path: Path, *, seeds: int | None = None) -> Results:
-    """Read a results file.
+    """Read a CSV file of results; with `seeds`, of this many seeds, starting with the first.
 
-    Args:
-        path: A CSV file with the columns of `Reading`; a file of small runs ends in `.small.csv`.
-        seeds: Use only this many seeds, starting with the first.
-
-    Raises:
-        FileNotFoundError: If there is no file; says how to make results.
-        ValueError: If the file is invalid; names the file, the line and the problem.
+    Errors name the file, the line and the problem.
     """
     if not path.is_file():
         raise FileNotFoundError(
