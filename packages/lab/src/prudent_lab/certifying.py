@@ -98,12 +98,6 @@ class CertifyResult:
             "largest_class": 100 * self.largest,
         }
 
-    def table(self) -> str:
-        """The certified accuracy, and that after attacks, in percent as CSV."""
-        left = {k: percent(value) for k, value in self.attacked.items()}
-        lines = [f"{k},{percent(value)},{left.get(k, '')}" for k, value in self.certified.items()]
-        return "\n".join(["bad_records,certified,after_the_worst_attack", *lines, ""])
-
 
 def percent(share: float, digits: int = 2) -> str:
     """A share in percent, rounded down."""

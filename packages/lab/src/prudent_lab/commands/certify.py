@@ -216,7 +216,6 @@ def certify(
         if out is not None:
             experiment.plot(result, f"{dataset}, features {features}", out / "certified.png")
             (out / "certified.json").write_text(json.dumps(result.plain()) + "\n")
-            (out / "certified.csv").write_text(result.table())
     else:
         model = _released(dataset, CertifiedClassifier(**given), ledger)
     if out is not None:
@@ -284,7 +283,7 @@ def _show(result: "CertifyResult", out: Path | None) -> None:
     remark("Certified is proved, for any records. Attacks show what happened, not what can.")
     remark("An experiment: measured without noise, so nothing here is private.")
     if out is not None:
-        files = f"Picture: {out / 'certified.png'}   table: {out / 'certified.csv'}   " + (
+        files = f"Picture: {out / 'certified.png'}   numbers: {out / 'certified.json'}   " + (
             f"classifier: {out / 'classifier.npz'}"
         )
         console.print(as_text(files))

@@ -13,7 +13,7 @@ from prudent import _validate
 from prudent._progress import track
 from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.display import echo_json, remark, show_files
+from prudent.cli.display import echo, echo_json, remark, show_files
 from prudent_lab.commands import completion
 
 if TYPE_CHECKING:
@@ -169,7 +169,8 @@ def table(
     from prudent_lab.paper.report import tables
 
     for name in datasets:
-        tables.show(comparison.paper_table(found, number, name, choice))
+        shown = comparison.paper_table(found, number, name, choice)
+        echo(tables.as_markdown(shown, aligned=True) + "\n")
 
 
 def _frontier(filling: Filling, results: Path | None) -> None:
@@ -183,7 +184,7 @@ def _frontier(filling: Filling, results: Path | None) -> None:
         echo_json([row for each in found for row in each.plain()])
         return
     for each in found:
-        tables.show(frontier_table(each))
+        echo(tables.as_markdown(frontier_table(each), aligned=True) + "\n")
     remark("Accuracy under the attacks that were tried: measured, not guaranteed.")
 
 
