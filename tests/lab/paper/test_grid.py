@@ -1,14 +1,12 @@
 """A small real grid, end to end."""
 
-from typing import ClassVar
-
 import attrs
 import pytest
 import torch
 
 from prudent_lab.datasets import Dataset
 from prudent_lab.paper import grid
-from prudent_lab.paper.grid import Mark, Plans, run_jobs
+from prudent_lab.paper.grid import Mark, planned, run_jobs
 from prudent_lab.paper.jobs import (
     PAPER_COLUMNS,
     Job,
@@ -63,12 +61,9 @@ def test_features_are_centred_where_the_settings_say_so(dataset, monkeypatch):
 
 
 class TestPlans:
-    RECORDS: ClassVar = {"mnist": 60_000}
-
     @pytest.mark.unhurried
-    def test_marks_are_the_last_steps_within_their_price(self, tmp_path):
-        job = Job("mnist", "none", "dpsgd", (1.5,), 0)
-        plan, marks = Plans(tmp_path / "plans.json", self.RECORDS).of(job)
+    def test_marks_are_the_last_steps_within_their_price(self):
+        plan, marks = planned(Job("mnist", "none", "dpsgd", (1.5,), 0), 60_000)
         assert {(mark.epsilon, mark.accountant) for mark in marks} >= {(1.5, "pld"), (1.0, "pld")}
         assert marks == sorted(marks)
         assert plan.steps == marks[-1].step
@@ -77,27 +72,16 @@ class TestPlans:
                 assert plan.epsilon_after(mark.step, 1e-5) <= mark.epsilon
                 assert plan.epsilon_after(mark.step + 1, 1e-5) > mark.epsilon
 
-    def test_a_solved_plan_is_not_solved_again(self, tmp_path, monkeypatch):
-        job = Job("mnist", "none", "dpsgd", (1.0,), 0)
-        path = tmp_path / "plans.json"
-        first = Plans(path, self.RECORDS).of(job)
-        monkeypatch.setattr(Plans, "_solve", None)
-        other = attrs.evolve(job, corrupt="mimic:0.3", seed=7)
-        assert Plans(path, self.RECORDS).of(other) == first
-
-    def test_momentum_shares_a_plan_and_noise_does_not(self, tmp_path, monkeypatch):
-        """Momentum does not change the price of a run."""
-        path, records = tmp_path / "plans.json", {"cifar10": 50_000}
+    def test_what_costs_nothing_shares_a_plan_and_noise_does_not(self):
         job = Job("cifar10", "none", "dpsgd", (2.0,), 0)
-        first = Plans(path, records).of(job)
-        monkeypatch.setattr(Plans, "_solve", None)
-        assert Plans(path, records).of(attrs.evolve(job, dataset="cifar10-momentum")) == first
-        with pytest.raises(TypeError):  # is solved anew
-            Plans(path, records).of(attrs.evolve(job, column="ptr"))
+        first, solved = planned(job, 50_000), grid._solved.cache_info().currsize
+        for changed in ({"dataset": "cifar10-momentum"}, {"corrupt": "mimic:0.3", "seed": 7}):
+            assert planned(attrs.evolve(job, **changed), 50_000) == first
+        assert grid._solved.cache_info().currsize == solved
+        assert planned(attrs.evolve(job, column="ptr"), 50_000) != first
 
-    def test_our_columns_end_at_their_target(self, tmp_path):
-        job = Job("mnist", "none", "ours-dpsgd", (3.0,), 0)
-        plan, marks = Plans(tmp_path / "plans.json", self.RECORDS).of(job)
+    def test_our_columns_end_at_their_target(self):
+        plan, marks = planned(Job("mnist", "none", "ours-dpsgd", (3.0,), 0), 60_000)
         assert marks[-1] == Mark(settings()["ours"]["ours-dpsgd"]["mnist"]["steps"], 3.0, "pld")
         assert [mark.step for mark in marks] == sorted({mark.step for mark in marks})
         assert 0.99 * 3 < plan.epsilon(1e-5) <= 3

@@ -5,14 +5,11 @@ step of a small network leaves most of a GPU idle, so every run is captured as a
 on its own stream, one step of each in turn, and the kernels of different runs overlap. Compiling
 the steps is not worthwhile: it gains a few percent and takes longer than most runs.
 
-A plan has marks, the steps at which its run reaches each (ε, accountant). Solving for them takes
-longer than many of the runs, and all runs of one setting share a plan, so plans are stored in a
-file beside the results.
+A plan has marks, the steps at which its run reaches each (ε, accountant).
 """
 
 import contextlib
 import functools
-import json
 import multiprocessing
 import os
 from collections import deque
@@ -26,9 +23,7 @@ import torch
 from torch import nn
 
 from prudent import _progress, _validate
-from prudent._files import replacing
 from prudent._rounding import rounded_up
-from prudent._validate import ArgumentError
 from prudent.accounting import PldAccountant, RdpAccountant
 from prudent.accounting.calibration import Accountant, UnreachableTargetError
 from prudent.training import Execution, Plan, accuracy
@@ -43,6 +38,7 @@ from prudent_lab.models import logistic_regression, vgg16, with_features
 from prudent_lab.paper.certified import run_certified
 from prudent_lab.paper.jobs import Job
 from prudent_lab.paper.results import Reading, append, read
+from prudent_lab.settings import Experiment
 
 ACCOUNTANTS: dict[str, Accountant] = {"rdp": RdpAccountant, "pld": PldAccountant}
 _PARTS = 4
@@ -80,7 +76,7 @@ def run_jobs(
 
     Args:
         wanted: The runs.
-        results: A CSV file, created if needed. Solved plans are stored beside it.
+        results: A CSV file, created if needed.
         device: Where to train.
         at_once: Number of concurrent runs: processes on the CPU, streams on a GPU.
         most_steps: Shorten every run, for a smoke test. The rows then have the number of steps
@@ -92,14 +88,11 @@ def run_jobs(
     # One feature map after the other, so that each is applied to the records once.
     by_features = sorted(missing, key=lambda job: (job.features, job.dataset))
     certified = [job for job in by_features if job.features]
-    names = {job.setting["data"] for job in todo}
-    counts = {name: len(_loaded(name).train_labels) for name in names}
-    plans = Plans(results.with_name("plans.json"), counts)
     with _progress.part("runs", len(missing)):
 
-        def planned() -> Iterator[Planned]:
+        def plans() -> Iterator[Planned]:
             for job in todo:
-                plan, marks = plans.of(job)
+                plan, marks = planned(job, len(_loaded(job.setting["data"]).train_labels))
                 if most_steps is not None:
                     plan = attrs.evolve(plan, steps=min(plan.steps, most_steps))
                     marks = [mark._replace(step=min(mark.step, most_steps)) for mark in marks]
@@ -112,9 +105,9 @@ def run_jobs(
         for job in certified:
             finished(run_certified(job))
         if torch.device(device).type == "cuda":
-            _run_on_streams(planned(), finished, torch.device(device), at_once or 16)
+            _run_on_streams(plans(), finished, torch.device(device), at_once or 16)
         else:
-            _run_in_processes(planned(), finished, at_once or os.cpu_count() or 1)
+            _run_in_processes(plans(), finished, at_once or os.cpu_count() or 1)
 
 
 def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
@@ -238,7 +231,7 @@ def _work(
         corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
         average=optimizer.average,
     )
-    evaluate, history, step = _evaluation(corruption, data), [], 0
+    evaluate, history, step = _evaluation(corruption, data), dict[int, Metrics](), 0
     for mark in sorted({mark.step for mark in marks}):
         for _ in range(step, mark):
             run.take()
@@ -246,8 +239,8 @@ def _work(
         step = mark
         with run.shown() as model:
             shown = evaluate(model)
-        history.append(run.metrics(shown))
-    finished(_readings(job, plan, marks, history))
+        history[mark] = run.metrics(shown)
+    finished([_reading(job, plan, mark, history[mark.step]) for mark in marks])
 
 
 def _evaluation(
@@ -264,76 +257,50 @@ def _evaluation(
     return lambda model: {**clean(model), "success": triggered(model)["accuracy"]}
 
 
-def _readings(job: Job, plan: Plan, marks: list[Mark], history: list[Metrics]) -> list[Reading]:
-    entries = {entry.step: entry for entry in history}
-
-    def reading(mark: Mark) -> Reading:
-        entry = entries[mark.step]
-        success = entry.evaluation.get("success")
-        return Reading(
-            *job.run,
-            epsilon=mark.epsilon,
-            accountant=mark.accountant,
-            steps=mark.step,
-            noise_multiplier=round(getattr(plan.aggregation, "noise_multiplier", 0.0), 5),
-            accuracy=round(100 * entry.evaluation["accuracy"], 2),
-            pass_rate=None if entry.pass_rate is None else round(entry.pass_rate, 3),
-            trim=entry.trim,
-            success=None if success is None else round(100 * success, 2),
-        )
-
-    return list(map(reading, marks))
+def _reading(job: Job, plan: Plan, mark: Mark, entry: Metrics) -> Reading:
+    success = entry.evaluation.get("success")
+    return Reading(
+        *job.run,
+        epsilon=mark.epsilon,
+        accountant=mark.accountant,
+        steps=mark.step,
+        noise_multiplier=round(getattr(plan.aggregation, "noise_multiplier", 0.0), 5),
+        accuracy=round(100 * entry.evaluation["accuracy"], 2),
+        pass_rate=None if entry.pass_rate is None else round(entry.pass_rate, 3),
+        trim=entry.trim,
+        success=None if success is None else round(100 * success, 2),
+    )
 
 
-class Plans:
-    """Solved plans, stored in a file.
+def planned(job: Job, records: int) -> tuple[Plan, list[Mark]]:
+    """The plan of a job on a number of records, and its marks, ordered by step."""
+    alike = job.experiment.changed(corrupt="none", seed=0, lr=1.0, momentum=0.0)
+    epsilons, curve = job.epsilons, tuple(job.setting["curve"])
+    noise, marks = _solved(alike, job.target, epsilons, curve, records)
+    fixed = job.experiment.changed(epsilon=None, noise_multiplier=noise, steps=marks[-1].step)
+    return fixed.plan(records), marks
 
-    Args:
-        path: A JSON file, created if needed.
-        records: Number of training records by name of the data set.
-    """
 
-    def __init__(self, path: Path, records: dict[str, int]) -> None:
-        self._path, self._records = path, records
-        self._solved = json.loads(path.read_text()) if path.exists() else {}
-
-    def of(self, job: Job) -> tuple[Plan, list[Mark]]:
-        """The plan of a job and its marks, ordered by step."""
-        experiment = job.experiment
-        alike = experiment.changed(corrupt="none", seed=0, lr=1.0, momentum=0.0)
-        key = repr((job.epsilons, job.setting["curve"], alike))
-        if key not in self._solved:
-            self._solved[key] = self._solve(job)
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self._path) as file:
-                json.dump(self._solved, file, indent=1)
-        noise, marks = self._solved[key]["noise"], self._solved[key]["marks"]
-        fixed = experiment.changed(epsilon=None, noise_multiplier=noise, steps=marks[-1][0])
-        return fixed.plan(self._records[experiment.dataset]), [Mark(*mark) for mark in marks]
-
-    def _solve(self, job: Job) -> dict[str, object]:
-        experiment = job.experiment
-        records, delta = self._records[experiment.dataset], experiment.privacy.delta
-        try:
-            plan = experiment.plan(records)
-        except UnreachableTargetError as error:
-            raise ArgumentError(
-                f"datasets.{job.dataset}.epsilons",
-                f"with a value that one step of {job.column} stays within",
-                got=list(job.epsilons),
-                why=f"a batch of {experiment.privacy.batch} is drawn from {records:,} records",
-                hint="Use a smaller batch, more noise or larger epsilons.",
-            ) from error
-        if job.target is None:
-            wanted = [(e, a) for e in job.epsilons for a in ACCOUNTANTS]
-            wanted += [(e, "pld") for e in job.setting["curve"] if e < max(job.epsilons)]
-            marks = set[Mark]()
-            for e, a in wanted:
-                with contextlib.suppress(UnreachableTargetError):  # even one step exceeds it
-                    within = plan.longest(epsilon=e, delta=delta, accountant=ACCOUNTANTS[a])
-                    marks.add(Mark(within.steps, e, a))
-        else:
-            parts = [plan.steps * part // _PARTS for part in range(1, _PARTS)]
-            spent = [Mark(s, float(rounded_up(plan.epsilon_after(s, delta))), "pld") for s in parts]
-            marks = {*spent, Mark(plan.steps, job.target, "pld")}
-        return {"noise": plan.aggregation.noise_multiplier, "marks": sorted(marks)}  # type: ignore[attr-defined]
+@functools.cache
+def _solved(
+    experiment: Experiment,
+    target: float | None,
+    epsilons: tuple[float, ...],
+    curve: tuple[float, ...],
+    records: int,
+) -> tuple[float, list[Mark]]:
+    """Noise and marks, which take longer to solve than many of the runs that share them."""
+    plan, delta = experiment.plan(records), experiment.privacy.delta
+    if target is None:
+        wanted = [(e, a) for e in epsilons for a in ACCOUNTANTS]
+        wanted += [(e, "pld") for e in curve if e < max(epsilons)]
+        marks = set[Mark]()
+        for e, a in wanted:
+            with contextlib.suppress(UnreachableTargetError):  # even one step exceeds it
+                within = plan.longest(epsilon=e, delta=delta, accountant=ACCOUNTANTS[a])
+                marks.add(Mark(within.steps, e, a))
+    else:
+        parts = [plan.steps * part // _PARTS for part in range(1, _PARTS)]
+        spent = [Mark(s, float(rounded_up(plan.epsilon_after(s, delta))), "pld") for s in parts]
+        marks = {*spent, Mark(plan.steps, target, "pld")}
+    return plan.aggregation.noise_multiplier, sorted(marks)  # type: ignore[attr-defined]
