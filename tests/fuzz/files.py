@@ -12,7 +12,6 @@ import io
 import json
 import lzma
 import os
-import pickle
 import shutil
 import sqlite3
 import tarfile
@@ -214,12 +213,6 @@ def _weights() -> list[bytes]:
     from safetensors.torch import save
 
     return [save({"a.weight": torch.zeros(2, 3), "b": torch.ones(1)})]
-
-
-def _torch_weights() -> list[bytes]:
-    file = io.BytesIO()
-    torch.save({"a.weight": torch.zeros(2, 3)}, file)
-    return [file.getvalue(), pickle.dumps({"a": 1})]
 
 
 def _read_weights(path: Path) -> object:
@@ -704,7 +697,6 @@ TARGETS: tuple[Target, ...] = (
         for name in ("network", "sentences")
     ),
     Target("safetensors", _weights, _reads("a.safetensors", _read_weights)),
-    Target("torch weights", _torch_weights, _reads("a.pt", _read_weights)),
     Target("settings", _settings, _reads("a.toml", _read_settings)),
     Target("checkpoint", _checkpoint, _reads("run/checkpoint.pt", _read_checkpoint)),
     Target("checkpoint, resealed", _unsealed, _read_resealed),

@@ -49,7 +49,6 @@ FILES: list[tuple[str, bytes]] = [
     ("features network", files._saved(header=np.array('{"layers": {"weights": 1}}'))),
     ("features network", files._saved(header=np.array('{"layers": [], "ballot": {}}'))),
     ("safetensors", b"\xff" * 8),
-    ("torch weights", b"\x80" * 19),
     ("settings", b'dataset = "\xbd"'),
     ("settings", b"steps = " + b"9" * 5000),
     ("settings", b"a = " + b"[" * 5000),

@@ -93,7 +93,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "tune/saving.py",  # fit of a search
         "prudent_lab/commands/certify.py",  # landmarks
         "prudent_lab/commands/train.py",  # settings
-        "prudent_lab/features/resnet.py",  # safetensors, torch weights; comes with the package
+        "prudent_lab/features/resnet.py",  # safetensors; comes with the package
         "prudent_lab/data_files.py",  # arrays that prudent wrote to the user's cache
         "prudent_lab/named_datasets.py",  # idx, cifar, reviews, census
         "records/quantized_cnn.py",  # features network
