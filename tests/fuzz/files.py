@@ -14,10 +14,8 @@ import lzma
 import os
 import shutil
 import sqlite3
-import tarfile
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -519,24 +517,6 @@ def _read_known(path: Path) -> object:
 # Archives and texts.
 
 
-def _archives() -> list[bytes]:
-    zipped, tarred = io.BytesIO(), io.BytesIO()
-    with zipfile.ZipFile(zipped, "w") as archive:
-        archive.writestr("some/where/a.bin", b"content")
-    with tarfile.open(fileobj=tarred, mode="w:gz") as packed:
-        entry = tarfile.TarInfo("some/a.bin")
-        entry.size = 7
-        packed.addfile(entry, io.BytesIO(b"content"))
-    return [zipped.getvalue(), tarred.getvalue()]
-
-
-def _unpack(path: Path) -> object:
-    from prudent_lab.data_files import _unpack
-
-    _unpack(path, ["in/a.bin"], folder() / "unpacked")
-    return (folder() / "unpacked/in/a.bin").read_bytes()
-
-
 def _results() -> list[bytes]:
     from prudent_lab.paper.results import COLUMNS
 
@@ -709,7 +689,6 @@ TARGETS: tuple[Target, ...] = (
     Target("ledger file", _ledger, _reads("a.db", _read_ledger), 0.1),
     Target("ledger rows", _rows, _read_rows, 0.1),
     Target("known ledgers", _known_ledgers, _reads("known.jsonl", _read_known)),
-    Target("archive", _archives, _reads("archive", _unpack)),
     Target("results", _results, _reads("results.csv", _read_results)),
     Target("search state", _search_state, _reads("search/secret/state.json", _read_search), 0.2),
     Target("search result", _search_result, _reads("search/result.json", _read_search), 0.2),

@@ -64,7 +64,6 @@ FILES: list[tuple[str, bytes]] = [
     ),
     ("event", b"[" * 100_000),
     ("known ledgers", b'{"data": "d", "ledger": "/nowhere\xaf"}\n'),
-    ("archive", b"PK\x05\x06"),
     ("results", b"dataset,\xed"),
     ("options", b"\r/3\r/3"),
     ("options", b"9" * 5002),

@@ -101,8 +101,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "prudent_lab/explore/__init__.py",  # comes with the package
         "prudent_lab/paper/report/page.py",  # comes with the package
         "prudent_lab/paper/results.py",  # results
-        "prudent_lab/paper/jobs.py",  # comes with the package; grid
-        "prudent_lab/paper/grid.py",  # written beside the results by the same run
+        "prudent_lab/paper/jobs.py",  # comes with the package
         "budget/allowance.py",  # known ledgers
         "budget/charges.py",  # ledger rows
         "receipts/making.py",  # what pip wrote about the installed package
