@@ -190,13 +190,11 @@ def _tuned(
 
 
 def _facts(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
-    from prudent_lab.search import noise_of
-
     return {
         "relation": options.plain(plan.relation),
         "candidates": whole.trials.expected,
         "steps": plan.steps,
-        "noise_multiplier": noise_of(plan),
+        "noise_multiplier": plan.aggregation.noise_multiplier,  # type: ignore[attr-defined]
     }
 
 

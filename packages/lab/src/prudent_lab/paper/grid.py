@@ -105,7 +105,13 @@ def run_jobs(
         for job in certified:
             finished(run_certified(job))
         if torch.device(device).type == "cuda":
-            _run_on_streams(plans(), finished, torch.device(device), at_once or 16)
+            place, most = torch.device(device), at_once or 16
+            featured = functools.lru_cache(maxsize=most)(_featured)
+            works = (
+                _work(job, plan, marks, featured(_records(job), place), finished, place)
+                for job, plan, marks in plans()
+            )
+            in_turns(works, most, place)
         else:
             _run_in_processes(plans(), finished, at_once or os.cpu_count() or 1)
 
@@ -161,17 +167,6 @@ def _featured(records: GridRecords, device: torch.device) -> Dataset:
     if records.centred:
         data = data.mapped(lambda values: 2 * values - 1)
     return data.to(device)
-
-
-def _run_on_streams(
-    planned: Iterable[Planned], finished: Finished, device: torch.device, at_once: int
-) -> None:
-    featured = functools.lru_cache(maxsize=at_once)(_featured)
-    works = (
-        _work(job, plan, marks, featured(_records(job), device), finished, device)
-        for job, plan, marks in planned
-    )
-    in_turns(works, at_once, device)
 
 
 def in_turns(works: Iterable[Work], at_once: int, device: torch.device) -> None:

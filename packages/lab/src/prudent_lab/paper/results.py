@@ -228,23 +228,25 @@ def _reading(row: dict[str, str | None], place: str) -> Reading:
         for name in COLUMNS:
             if (text := row[name]) is None:
                 raise ValueError(f"expected {len(COLUMNS)} values, got fewer.")
-            if not text.isprintable() or "[" in text:
+            if not text.isprintable():
                 raise ValueError(f"expected {name} in plain characters, got {text!r}.")
-            values[name] = text if name in _WORDS else _number(name, text)
+            if name in _WORDS:
+                values[name] = text
+            elif not text and name in _MAY_BE_EMPTY:
+                values[name] = None
+            else:
+                values[name] = _number(name, text)
         return Reading(**values)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
 
 
-def _number(name: str, text: str) -> float | None:
-    if not text and name in _MAY_BE_EMPTY:
-        return None
+def _number(name: str, text: str) -> float:
+    kind, read = ("a whole number", int) if name in _WHOLE else ("a finite number", float)
     try:
-        number = int(text) if name in _WHOLE else float(text)
-        finite = math.isfinite(number)
+        number = read(text)
+        if math.isfinite(number):
+            return number
     except (OverflowError, ValueError):
-        kind = "a whole number" if name in _WHOLE else "a number"
-        raise ValueError(f"expected {name} {kind}, got {text!r}.") from None
-    if not finite:
-        raise ValueError(f"expected {name} finite, got {text!r}.")
-    return number
+        pass
+    raise ValueError(f"expected {name} {kind}, got {text!r}.")
