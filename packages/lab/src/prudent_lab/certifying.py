@@ -201,19 +201,14 @@ def run(
 
     Args:
         read: Reads the training and the test records, which are public.
-        features: As for `CertifiedClassifier`.
+        features: As for `CertifiedClassifier`, like `landmarks`.
         classes: The number of classes.
         epsilon: ε.
         landmarks: As for `CertifiedClassifier`.
         records: Numbers of bad records; with 0 alone nothing is attacked.
-        attack: Whether to attack, which takes most of the time.
+        attack: Whether to attack, which takes most of the time; an attack that changes a certified
+            prediction raises a BrokenCertificateError.
         noise: Source of randomness; None uses the operating system's.
-
-    Returns:
-        The fitted classifier, and the result.
-
-    Raises:
-        BrokenCertificateError: If an attack changed a prediction that was certified against it.
     """
     model = CertifiedClassifier(epsilon, classes, landmarks, features)
     public = model.known().partition

@@ -105,11 +105,7 @@ _VGG16_WIDTHS = ((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3)
 
 
 class VGG16Features(nn.Module):
-    """The convolutions of VGG16 (Simonyan, Zisserman, 2014), averaged over the image.
-
-    Attributes:
-        width: features per record, 512.
-    """
+    """The convolutions of VGG16 (Simonyan, Zisserman, 2014), averaged over the image."""
 
     width = 512
 
@@ -146,13 +142,6 @@ def with_features(
 
     Features are computed once and stored in the user's cache, under a name that depends on the
     images, the weights and the size, so that any change is detected.
-
-    Args:
-        dataset: RGB images in [0, 1].
-        network: `resnet18(...)`, `vgg16(...)` or another that takes standardised
-            images.
-        size: height and width to which the images are first resized, bilinearly.
-        device: where to compute; the result is on the host.
     """
     _validate.count(1, size=size)
     if dataset.train_features.ndim != 4 or dataset.train_features.shape[1] != 3:

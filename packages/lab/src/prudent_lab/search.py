@@ -195,11 +195,7 @@ class _Settings:
 
 
 def space_of(texts: list[str]) -> SettingRanges:
-    """The search space that texts name: lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9.
-
-    Raises:
-        ArgumentError: naming `search`, if a text is none of these.
-    """
+    """The search space that texts name: lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9."""
     ranges: dict[str, SettingRange | tuple[float, ...]] = {}
     for text in texts:
         name, _, values = text.partition("=")

@@ -365,11 +365,7 @@ def certify_runs(folders: list[Path], wanted: RunOptions, *, as_json: bool) -> N
 
 
 def _trained(folder: Path, metric: str) -> TrainedRun:
-    """What a run paid for and its last result, with ε by what was paid.
-
-    Raises:
-        ArgumentError: If the files do not agree, or nothing is there to check by.
-    """
+    """What a run paid for and its last result, with ε by what was paid."""
     import torch
 
     from prudent.accounting import epsilon_of, serialisation

@@ -75,11 +75,7 @@ class _Block(nn.Module):
 
 
 class ResNet18Features(nn.Module):
-    """ResNet18 (He et al., 2015) up to its last stage, averaged over the image.
-
-    Attributes:
-        width: features per record: 64, 128, 256 or 512 after 1, 2, 3 or 4 stages.
-    """
+    """ResNet18 (He et al., 2015) up to its last stage, averaged over the image."""
 
     def __init__(self, stages: int = 4) -> None:
         super().__init__()
@@ -156,11 +152,6 @@ class ResNet18Embedding:
     """Features of images, bytes or numbers from 0 to 1, each (3, height, width).
 
     Images are computed one by one; one without a number above 1 is read as numbers from 0 to 1.
-
-    Args:
-        network: The network; None reads it from the folder `weights` of the data folders.
-        digest: Of its weights.
-        width: How many features it has.
     """
 
     name = "resnet18"

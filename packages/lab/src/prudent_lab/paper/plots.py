@@ -98,13 +98,7 @@ def save(figure: panels.Figure, directory: Path) -> list[Path]:
 
 
 def inline(figure: panels.Figure, name: str, strokes: Mapping[str, Stroke] = _STROKES) -> str:
-    """A figure as SVG for embedding in a page, in the page's colours.
-
-    Args:
-        figure: What is drawn.
-        name: Prefix of its SVG ids, since a page may hold many drawings.
-        strokes: Line styles by the names of the curves.
-    """
+    """A figure as SVG for embedding in a page, in the page's colours."""
     buffer = io.StringIO()
     with mpl.rc_context(_SETTINGS):
         unset = dict.fromkeys(("Creator", "Date", "Format", "Type"))
