@@ -324,8 +324,9 @@ class _Chosen:
     def class_means(self, classes: int) -> Tensor:
         """The mean features of each class, among the attacker's records."""
         means = self.features.mean(0).repeat(classes, *[1] * (self.features.ndim - 1))
-        for each in self.labels.unique():
-            means[each] = self.features[self.labels == each].mean(0)
+        for each in range(classes):
+            if (own := self.labels == each).any():
+                means[each] = self.features[own].mean(0)
         return means
 
 

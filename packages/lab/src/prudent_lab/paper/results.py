@@ -1,5 +1,6 @@
 """The results of the runs: one row per ε that a run reached, and the table cells they fill."""
 
+import contextlib
 import csv
 import errno
 import functools
@@ -242,11 +243,9 @@ def _reading(row: dict[str, str | None], place: str) -> Reading:
 
 
 def _number(name: str, text: str) -> float:
-    kind, read = ("a whole number", int) if name in _WHOLE else ("a finite number", float)
-    try:
-        number = read(text)
+    with contextlib.suppress(OverflowError, ValueError):
+        number = int(text) if name in _WHOLE else float(text)
         if math.isfinite(number):
             return number
-    except (OverflowError, ValueError):
-        pass
+    kind = "a whole number" if name in _WHOLE else "a finite number"
     raise ValueError(f"expected {name} {kind}, got {text!r}.")

@@ -105,8 +105,11 @@ def as_markdown(table: Table, *, aligned: bool = False) -> str:
     widths = [max(map(len, column)) if aligned else 0 for column in zip(*rows, strict=True)]
 
     def line(cells: Iterable[str]) -> str:
-        sides = (str.ljust if place < table.words else str.rjust for place in itertools.count())
-        return f"| {' | '.join(map(lambda side, c, w: side(c, w), sides, cells, widths))} |"
+        padded = (
+            cell.ljust(width) if place < table.words else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return f"| {' | '.join(padded)} |"
 
     rule = ["---"] * table.words + ["---:"] * (len(table.header) - table.words)
     title = [f"**{table.title}**\n"] if table.title else []
