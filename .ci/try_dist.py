@@ -92,7 +92,7 @@ def main(folder: str) -> None:
         try_out(file, ["prudent --version", *first_commands(page)], extras=f"[{EXTRAS}]")
     try_out(wheel, ["prudent epsilon --noise-multiplier 5 --test none --delta 1e-6"])
     try_out(verify, ["prudent-verify --help"])
-    try_out(lab, ["prudent train --recipe list", "prudent paper compare"], beside=wheel)
+    try_out(lab, ["prudent train --recipe list", "prudent paper table 1"], beside=wheel)
 
 
 if __name__ == "__main__":

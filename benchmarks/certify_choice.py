@@ -1,7 +1,6 @@
-"""What the maps of digits and the other rules were chosen by: training digits 50,000 to 60,000.
+"""What the maps of digits were chosen by: training digits 50,000 to 60,000.
 
     python -m benchmarks.certify_choice letters [--fine]    # or glyphs; minutes on a GPU
-    python -m benchmarks.certify_choice rules
 
 Wherever ε is stated these digits are left out, so no private record had a say. They are divided
 into five folds. Counts of four of them, 8,000 digits, get noise of ε · 50,000/8,000, and 2,000 bad
@@ -21,10 +20,9 @@ from tools.feature_files import landmarks as made
 from tools.feature_files.glyphs import digits
 
 from prudent.certify.classifier import RECORDS
-from prudent.certify.features import Images, shipped_landmarks
+from prudent.certify.features import Images
 from prudent.records.quantized_cnn import TOP, shipped_network
-from prudent_lab import other_rules as rules
-from prudent_lab.certifying import CHOSEN_ON, shares
+from prudent_lab.certifying import CHOSEN_ON
 from prudent_lab.datasets import load
 
 FOLDS, DRAWS = 5, 4
@@ -45,16 +43,6 @@ FINE = {
     "crowding": ((0, 0.2, 0.4, 0.6), (0.1, 0.2, 0.3, 0.5, 0.65), (0, 0.15, 0.3, 0.45, 0.6)),
     "low": (0.85, 0.88, 0.9, 0.92, 0.94),
     "high": (0.5, 0.65, 0.8, 0.9),
-}
-RULES = {  # settings for 50,000 records
-    "Deep Partition Aggregation": [(p,) for p in (1500, 3000, 4500, 6250, 9000)],
-    "Finite Aggregation": list(itertools.product((1500, 3000, 4500, 6250), (4, 16))),
-    "run-off election": [(p,) for p in (375, 750, 1500, 3000, 4500, 6250)],
-    "nearest neighbours": [(k,) for k in (10, 100, 500, 1000, 2000, 3000, 4000, 5000, 6000)],
-    "within a cosine": [(c,) for c in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35)],
-    "ramp to the records": [
-        (low, low + width) for low in (0.0, 0.05, 0.1, 0.15, 0.2) for width in (0.1, 0.2, 0.3)
-    ],
 }
 
 
@@ -149,49 +137,13 @@ def maps(name, grid, device):
         print(round(100 * mean, 2), *rest)
 
 
-def decided_by(rule, setting, given):
-    if rule == "nearest neighbours":
-        return rules.nearest_neighbours(*given, max(1, round(setting[0] * PROPORTION)))
-    if rule == "within a cosine":
-        return rules.within_cosine(*given, *setting)
-    if rule == "ramp to the records":
-        return rules.by_records(*given, setting)
-    parts = round(setting[0] * PROPORTION)
-    if rule == "Finite Aggregation":
-        return rules.by_spread_votes(*rules.elected(*given, parts, setting[1]), setting[1])
-    by = rules.by_votes if rule == "Deep Partition Aggregation" else rules.by_run_off
-    return by(*rules.elected(*given, parts))
-
-
-def other_rules(queries=1000):
-    """The settings of the other rules, on so many digits of each of two folds."""
-    pictures, labels = held_out()
-    codes, _ = shipped_landmarks("letters").features.codes(pictures)
-    size = len(labels) // FOLDS
-    bad = [round(k * PROPORTION) for k in RECORDS]
-    for rule, settings in RULES.items():
-        for setting in settings:
-            rows = []
-            for fold in range(2):
-                rest = np.arange(len(labels)) // size != fold
-                asked = slice(fold * size, fold * size + queries)
-                given = codes[rest], labels[rest], codes[asked], 10
-                winners, radii = decided_by(rule, setting, given)
-                rows.append(list(shares(winners == labels[asked], radii, bad).values()))
-            row = np.mean(rows, axis=0)
-            print(rule, setting, round(100 * row.mean(), 2), np.round(100 * row, 2), flush=True)
-
-
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("letters", "glyphs", "rules"))
+    parser.add_argument("what", choices=("letters", "glyphs"))
     parser.add_argument("--fine", action="store_true")
     given = parser.parse_args()
-    if given.what == "rules":
-        other_rules()
-    else:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        maps(given.what, FINE if given.fine else COARSE, device)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    maps(given.what, FINE if given.fine else COARSE, device)
 
 
 if __name__ == "__main__":

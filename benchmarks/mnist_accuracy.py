@@ -54,7 +54,6 @@ def main() -> None:
                 experiment.changed(seed=seed),
                 device=options.device,
                 dataset=data,
-                plan=plan,
                 evaluations=5,
             )
             seconds = time.perf_counter() - began

@@ -41,7 +41,6 @@ def test_attacks_on_digits_change_no_certified_prediction_and_some_others(name: 
     assert found.attacked[40] < found.accuracy
     assert found.certified[40] <= found.attacked[40]
     assert found.median_radius > 10
-    assert found.sharpness >= 1
     if name == "letters":  # one table: radii are sharp
         assert found.beyond == 1
     assert {"aimed", "copies", "mixture", "removal"} == set(found.attacks[40])

@@ -90,7 +90,7 @@ def test_bad_values_name_their_flag(run: Command, change: dict[str, str], line: 
         (["epsilon", *flags(GOOD), "more"], "Got unexpected extra argument"),
         (["calibrat"], "No such command 'calibrat'"),
         (["demo", "--steps=0"], "--steps: expected a whole number >= 1, got 0."),
-        (["paper", "figure", "6"], "FIGURE: expected one of 1, 2, 3, 4, 5, convergence, got '6'."),
+        (["paper", "figure", "6"], "FIGURE: expected one of 1, 2, 3, 4, 5, got '6'."),
         (["paper", "table", "5"], "TABLE: expected one of 1, 2, 3, 4, frontier, got '5'."),
         (["paper", "figure", "one"], "FIGURE: expected one of 1, 2, 3, 4, 5"),
         (

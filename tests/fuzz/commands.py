@@ -314,7 +314,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         ("paper", "table"),
         lambda: [
-            _seed("grid", "grid.toml"),
+            "1",
             f"--results={_seed('results', 'given.csv')}",
             "--json",
         ],
@@ -323,14 +323,6 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         ("paper", "report"),
         lambda: ["--no-figures", "--seeds=0", f"--results={_seed('results', 'given.csv')}"],
-        0.02,
-    ),
-    Command(
-        ("paper", "compare"),
-        lambda: [
-            *("--sampling-rate=0.1", "--steps=10", "--noise-multiplier=2", "--propose=0.5"),
-            *("--test-scale=1", "--failure=1e-8", "--delta=1e-5", "--json"),
-        ],
         0.02,
     ),
     Command(

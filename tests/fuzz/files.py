@@ -11,13 +11,10 @@ import io
 import json
 import lzma
 import os
-import pickle
 import shutil
 import sqlite3
-import tarfile
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -207,12 +204,6 @@ def _weights() -> list[bytes]:
     from safetensors.torch import save
 
     return [save({"a.weight": torch.zeros(2, 3), "b": torch.ones(1)})]
-
-
-def _torch_weights() -> list[bytes]:
-    file = io.BytesIO()
-    torch.save({"a.weight": torch.zeros(2, 3)}, file)
-    return [file.getvalue(), pickle.dumps({"a": 1})]
 
 
 def _read_weights(path: Path) -> object:
@@ -519,53 +510,11 @@ def _read_known(path: Path) -> object:
 # Archives and texts.
 
 
-def _archives() -> list[bytes]:
-    zipped, tarred = io.BytesIO(), io.BytesIO()
-    with zipfile.ZipFile(zipped, "w") as archive:
-        archive.writestr("some/where/a.bin", b"content")
-    with tarfile.open(fileobj=tarred, mode="w:gz") as packed:
-        entry = tarfile.TarInfo("some/a.bin")
-        entry.size = 7
-        packed.addfile(entry, io.BytesIO(b"content"))
-    return [zipped.getvalue(), tarred.getvalue()]
-
-
-def _unpack(path: Path) -> object:
-    from prudent_lab.data_files import _unpack
-
-    _unpack(path, ["in/a.bin"], folder() / "unpacked")
-    return (folder() / "unpacked/in/a.bin").read_bytes()
-
-
 def _results() -> list[bytes]:
     from prudent_lab.paper.results import COLUMNS
 
     row = "mnist,label:0.1,ptr,,0,1.0,pld,100,1.1,90.5,0.5,3,"
     return [f"{','.join(COLUMNS)}\n{row}\n".encode()]
-
-
-_GRID = """
-[datasets.wine]
-like = "mnist"
-data = "npz:wine.npz"
-epsilons = [1.0, 3.0]
-corruptions = ["none", "label:0.1"]
-
-[datasets.port]
-like = "wine"
-methods = ["dpsgd", "ptr"]
-size = 100
-"""
-
-
-def _grids() -> list[bytes]:
-    return [_GRID.encode(), b'[datasets.wine]\nlike = "mnist"\ncorruptions = ["own.py:swap:0.2"]\n']
-
-
-def _read_grid(path: Path) -> object:
-    from prudent_lab.paper.jobs import own_jobs, read_settings
-
-    return list(own_jobs(read_settings(path), 1))
 
 
 def _read_results(path: Path) -> object:
@@ -721,7 +670,6 @@ TARGETS: tuple[Target, ...] = (
         for name in ("network", "sentences")
     ),
     Target("safetensors", _weights, _reads("a.safetensors", _read_weights)),
-    Target("torch weights", _torch_weights, _reads("a.pt", _read_weights)),
     Target("settings", _settings, _reads("a.toml", _read_settings)),
     Target("checkpoint", _checkpoint, _reads("run/checkpoint.pt", _read_checkpoint)),
     Target("checkpoint, resealed", _unsealed, _read_resealed),
@@ -734,9 +682,7 @@ TARGETS: tuple[Target, ...] = (
     Target("ledger file", _ledger, _reads("a.db", _read_ledger), 0.1),
     Target("ledger rows", _rows, _read_rows, 0.1),
     Target("known ledgers", _known_ledgers, _reads("known.jsonl", _read_known)),
-    Target("archive", _archives, _reads("archive", _unpack)),
     Target("results", _results, _reads("results.csv", _read_results)),
-    Target("grid", _grids, _reads("grid.toml", _read_grid)),
     Target("search state", _search_state, _reads("search/secret/state.json", _read_search), 0.2),
     Target("search result", _search_result, _reads("search/result.json", _read_search), 0.2),
     Target("fit of a search", _fits, _reads("model.json", _read_fit), 0.2),

@@ -65,7 +65,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "tune/saving.py",  # fit of a search
         "prudent_lab/commands/certify.py",  # landmarks
         "prudent_lab/commands/train.py",  # settings
-        "prudent_lab/features/resnet.py",  # safetensors, torch weights; comes with the package
+        "prudent_lab/features/resnet.py",  # safetensors; comes with the package
         "prudent_lab/data_files.py",  # arrays that prudent wrote to the user's cache
         "prudent_lab/named_datasets.py",  # idx, cifar, reviews, census
         "records/quantized_cnn.py",  # features network
@@ -73,8 +73,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "prudent_lab/explore/__init__.py",  # comes with the package
         "prudent_lab/paper/report/page.py",  # comes with the package
         "prudent_lab/paper/results.py",  # results
-        "prudent_lab/paper/jobs.py",  # comes with the package; grid
-        "prudent_lab/paper/grid.py",  # written beside the results by the same run
+        "prudent_lab/paper/jobs.py",  # comes with the package
         "budget/allowance.py",  # known ledgers
         "budget/charges.py",  # ledger rows
         "receipts/making.py",  # what pip wrote about the installed package

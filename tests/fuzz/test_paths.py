@@ -1,9 +1,6 @@
-"""Names lead to no other folder: of data sets, weights, cached arrays, archive members, runs."""
+"""Names lead to no other folder: of data sets, weights, cached arrays, runs."""
 
-import io
 import os
-import tarfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +49,6 @@ def test_a_name_that_leads_elsewhere_is_refused(name: str, tmp_path: Path) -> No
         lambda: find_weights(name, tmp_path),
         lambda: list(files.search_folders(name, tmp_path)),
         lambda: files.cached_array(name, lambda: np.zeros(1)),
-        lambda: files._unpack(tmp_path / "archive", [name], tmp_path),
         lambda: read_arrays(name, tmp_path),
         lambda: load(name, tmp_path),
         lambda: named(name),
@@ -71,37 +67,6 @@ def test_other_names_are_allowed(name: str) -> None:
 def test_an_archive_that_is_no_file_is_refused(name: str) -> None:
     with pytest.raises((ArgumentError, FileNotFoundError), match="Expected n"):
         load(name)
-
-
-def test_an_archive_cannot_say_where_its_members_go(tmp_path: Path) -> None:
-    folder, outside = tmp_path / "cache", tmp_path / "a.bin"
-    folder.mkdir()
-    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
-        archive.writestr("../a.bin", b"zipped")
-    files._unpack(tmp_path / "evil.zip", ["in/a.bin"], folder)
-    assert (folder / "in/a.bin").read_bytes() == b"zipped"
-    with tarfile.open(tmp_path / "evil.tar", "w") as packed:
-        entry = tarfile.TarInfo(str(outside))
-        entry.size = 6
-        packed.addfile(entry, io.BytesIO(b"packed"))
-    files._unpack(tmp_path / "evil.tar", ["in/a.bin"], folder)
-    assert (folder / "in/a.bin").read_bytes() == b"packed"
-    assert not outside.exists()
-
-
-@pytest.mark.parametrize(
-    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE]
-)
-def test_links_and_devices_in_an_archive_are_not_followed(tmp_path: Path, kind: bytes) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("secret")
-    with tarfile.open(tmp_path / "evil.tar", "w") as packed:
-        entry = tarfile.TarInfo("a.bin")
-        entry.type, entry.linkname = kind, str(secret)
-        packed.addfile(entry)
-    with pytest.raises(OSError, match=r"unpack evil\.tar|to contain a\.bin"):
-        files._unpack(tmp_path / "evil.tar", ["a.bin"], tmp_path / "cache")
-    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links")

@@ -91,7 +91,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
     "a figure": (("paper", "figure", EVIL), 2),
     "a report": (("paper", "report", "--no-figures", f"--out={FILE}.html"), 0),
     "a picture": (
-        ("paper", "figure", "convergence", f"--out={FILE}"),
+        ("paper", "figure", "2", f"--out={FILE}"),
         0,
     ),
     "a command": ((EVIL,), 2),

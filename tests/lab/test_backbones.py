@@ -13,74 +13,31 @@ DATA = os.environ.get("PRUDENT_DATA")
 WEIGHTS = "resnet18-to-layer3-bnfolded.safetensors"
 
 
-class _Block(nn.Module):
-    def __init__(self, inputs, outputs, stride):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.downsample = None
-        if stride > 1:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-            )
-
-    def forward(self, x):
-        shortcut = x if self.downsample is None else self.downsample(x)
-        return (self.bn2(self.conv2(self.bn1(self.conv1(x)).relu())) + shortcut).relu()
-
-
-class _ResNet18(nn.Module):
-    """With its normalisation layers and its last layer, as published."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = nn.Sequential(_Block(64, 64, 1), _Block(64, 64, 1))
-        self.layer2 = nn.Sequential(_Block(64, 128, 2), _Block(128, 128, 1))
-        self.layer3 = nn.Sequential(_Block(128, 256, 2), _Block(256, 256, 1))
-        self.layer4 = nn.Sequential(_Block(256, 512, 2), _Block(512, 512, 1))
-        self.fc = nn.Linear(512, 1000)
-
-    def forward(self, x):
-        x = nn.functional.max_pool2d(self.bn1(self.conv1(x)).relu(), 3, 2, 1)
-        return self.layer4(self.layer3(self.layer2(self.layer1(x)))).mean((2, 3))
-
-
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
+def whole(tmp_path_factory):
     torch.manual_seed(0)
-    network = _ResNet18().eval()
-    for layer in network.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            nn.init.normal_(layer.running_mean)
-            nn.init.uniform_(layer.running_var, 0.5, 2)
-            nn.init.uniform_(layer.weight, 0.5, 1.5)
-            nn.init.normal_(layer.bias)
-    path = tmp_path_factory.mktemp("weights") / "resnet18.pth"
-    torch.save(network.state_dict(), path)
-    return network, path
+    path = tmp_path_factory.mktemp("weights") / "resnet18.safetensors"
+    save_file(resnet.ResNet18Features().state_dict(), path)
+    return path
 
 
-def test_folding_changes_nothing(published):
-    network, path = published
-    images = torch.randn(2, 3, 64, 64)
-    features = resnet.resnet18(path)(images)
-    assert features.shape == (2, 512)
-    with torch.no_grad():
-        torch.testing.assert_close(features, network(images), rtol=1e-4, atol=1e-4)
-
-
-def test_a_file_with_fewer_stages_gives_fewer(published, tmp_path):
-    whole = resnet.resnet18(published[1])
-    kept = {k: v for k, v in whole.state_dict().items() if not k.startswith(("layer3", "layer4"))}
+def test_a_file_with_fewer_stages_gives_fewer(whole, tmp_path):
+    network = resnet.resnet18(whole)
+    assert network.width == 512
+    kept = {k: v for k, v in network.state_dict().items() if not k.startswith(("layer3", "layer4"))}
     save_file(kept, tmp_path / "short.safetensors")
     short = resnet.resnet18(tmp_path / "short.safetensors")
     assert short.width == 128
     assert short(torch.randn(3, 3, 32, 32)).shape == (3, 128)
     assert not any(parameter.requires_grad for parameter in short.parameters())
+
+
+def test_a_block_adds_its_input():
+    block = resnet._Block(2, 3, 2).requires_grad_(False)
+    images = torch.randn(1, 2, 8, 8)
+    first = nn.functional.conv2d(images, block.conv1.weight, block.conv1.bias, 2, 1).relu()
+    second = nn.functional.conv2d(first, block.conv2.weight, block.conv2.bias, padding=1)
+    assert torch.allclose(block(images), (second + block.downsample(images)).relu(), atol=1e-6)
 
 
 VGG16 = (64, 64, "pool", 128, 128, "pool", *[256] * 3, "pool", *[512] * 3, "pool", *[512] * 3)
@@ -116,14 +73,14 @@ def test_vgg16_is_read_in_single_and_half_precision(tmp_path, monkeypatch, kind)
 
 
 @pytest.mark.thorough
-def test_weights_of_another_network_are_refused(published, tmp_path):
+def test_weights_of_another_network_are_refused(whole, tmp_path):
     with pytest.raises(ValueError, match=r"weights of a VGG16Features, got no tensor .* and more"):
-        models.vgg16(published[1])
+        models.vgg16(whole)
     save_file({"conv1.weight": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="weights of a ResNet18Features"):
         resnet.resnet18(tmp_path / "other.safetensors")
     with pytest.raises(FileNotFoundError, match="Expected a file of weights"):
-        resnet.resnet18(tmp_path / "none.pth")
+        resnet.resnet18(tmp_path / "none.safetensors")
 
 
 def test_weights_are_found_where_data_are(tmp_path, monkeypatch):

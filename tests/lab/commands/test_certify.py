@@ -50,7 +50,6 @@ def test_a_run_prints_its_certificates_and_keeps_the_classifier(
     for k, certified in found["certified"].items():
         assert certified <= found["attacked"][k]
     assert found["attacked"]["2000"] < found["accuracy"]
-    assert (out / "certified.csv").read_text().startswith("bad_records,")
     assert (out / "certified.png").stat().st_size > 10_000
     model = CertifiedClassifier.load(out / "classifier.npz")
     with np.load(archive) as data:
@@ -86,12 +85,9 @@ def test_of_private_records_only_the_classifier_is_released(archive: Path, tmp_p
         assert len(opened.history()) == 2
 
 
-@pytest.mark.parametrize("flag", ["--attack", "--compare"])
-def test_experiments_are_refused_on_private_records(
-    archive: Path, tmp_path: Path, flag: str
-) -> None:
+def test_an_attack_is_refused_on_private_records(archive: Path, tmp_path: Path) -> None:
     with Ledger(tmp_path / "b.db", epsilon=2.0, delta=1e-5) as opened:
-        flags = private(archive, tmp_path / "out", "--ledger", str(tmp_path / "b.db"), flag)
+        flags = private(archive, tmp_path / "out", "--ledger", str(tmp_path / "b.db"), "--attack")
         answer = prudent(*flags)
         assert (answer.status, answer.out) == (2, "")
         assert "--public" in answer.err
@@ -116,21 +112,6 @@ def test_a_seed_repeats_and_says_that_it_is_not_private(archive: Path, tmp_path:
     assert one.status == 0
     assert one.out == two.out
     assert "predictable" in one.err
-
-
-def test_other_rules_are_compared(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"PARTS": 30, "DUEL_PARTS": 30, "SPREAD": 3, "NEIGHBOURS": 50}.items():
-        monkeypatch.setattr(f"prudent_lab.other_rules.{name}", value)
-    flags = private(archive, tmp_path / "out", "--public", "--compare")
-    others = json.loads(prudent(*flags, "--json").out)["others"]
-    assert len(others) == 7
-    assert all(each["0"] > 60 for each in others.values())
-    assert "run-off election, 30 parts, not private: 0: " in prudent(*flags).out
-    refused = prudent("certify", "--dataset", "census", "--compare")
-    assert refused.status == 2
-    assert "--compare" in refused.err
 
 
 def test_a_certified_prediction_that_changes_ends_the_run(

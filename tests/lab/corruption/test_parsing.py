@@ -78,3 +78,22 @@ def test_strengths(text, expected):
 def test_strengths_that_are_refused(text, message):
     with pytest.raises(ValueError, match=message):
         corruption.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("none", ("none", None, "")),
+        ("label:0.1", ("label", 0.1, "")),
+        ("gradient:0.1:variance=25", ("gradient", 0.1, "variance=25")),
+        ("aimed:0.3", ("aimed", 0.3, "")),
+    ],
+)
+def test_the_parts_of_a_corruption(text, parts):
+    assert corruption.written(text) == parts
+
+
+@pytest.mark.parametrize("text", ["faults.py:Swap:0.2", "label:2", "what:0.1", "aimed:x"])
+def test_what_is_no_corruption_is_refused(text):
+    with pytest.raises(ValueError, match="Expected corrupt"):
+        corruption.written(text)

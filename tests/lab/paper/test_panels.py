@@ -136,12 +136,6 @@ def test_a_drawing_leaves_gaps_and_names_every_curve(second: Figure) -> None:
         np.testing.assert_array_equal(drawn[panels.WHITE_BOX], white_box)
 
 
-def test_a_bar_never_says_less_than_its_bound() -> None:
-    prices = [bounds.Price("PLD, no test", 2.25701, ""), bounds.Price("Rényi", None, "fails")]
-    texts = [text.get_text() for text in plots.draw_comparison(prices, "").axes[0].texts]
-    assert texts == ["2.258", "fails"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_every_figure_can_be_saved_and_repeated(number: int, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def run(rule, seed, device, histories, corrupt):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("corrupt", [pytest.param("none", marks=pytest.mark.slow), "gradient:0.2"])
 def test_each_run_is_what_it_is_alone(device, corrupt, monkeypatch):
-    monkeypatch.setattr(grid, "_readings", lambda job, plan, marks, history: history)
+    monkeypatch.setattr(grid, "_reading", lambda job, plan, mark, entry: entry)
     wanted = [(rule, seed) for rule in RULES for seed in range(2)]
     alone = {}
     for rule, seed in wanted:

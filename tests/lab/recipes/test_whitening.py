@@ -103,13 +103,6 @@ def test_the_epsilon_of_a_run_includes_the_release():
     assert alone.fitted.plan.aggregation.noise_multiplier < noise
 
 
-def test_a_plan_without_the_release_is_refused():
-    setup = Setup(release=ReleasedWhitening(noise_multiplier=2.0), build=linear)
-    settings = Experiment.of(method="dpsgd", epsilon=3.0, steps=2, batch=100)
-    with refused("plan"):
-        run(settings, setup=setup, dataset=table(), plan=settings.plan(160))
-
-
 @pytest.mark.unhurried
 def test_a_release_with_secret_noise_is_never_repeated(tmp_path, monkeypatch):
     setup = Setup(release=ReleasedWhitening(noise_multiplier=2.0), build=linear)

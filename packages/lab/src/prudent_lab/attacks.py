@@ -1,10 +1,9 @@
 """Attacks on a certified classifier by someone who knows everything, the noise included.
 
-An attack inserts or removes k records. It knows the records, the partition, the noise and the
-queries, and looks for the change that alters most predictions. Scores are linear in the counts, so
-thousands of changes are tried without a fit; `experiment` then counts the poisoned records anew,
-adds the same noise, and compares all predictions. Single predictions are attacked with as many
-records as their radius says, and with one more.
+An attack inserts or removes k records and looks for the change that alters most predictions. Scores
+are linear in the counts, so thousands of changes are tried without a fit; `certifying` then counts
+the poisoned records anew, adds the same noise, and compares all predictions. Single predictions are
+attacked with as many records as their radius says, and with one more.
 """
 
 import functools
@@ -19,7 +18,6 @@ from prudent.certify.counts import STEPS, Counts, Weights, Whole, scores_of
 _POOL = 200
 _ROUNDS = 24
 _HASTE = (0.03, 0.1, 0.3)
-_REAL = 4000  # records that single queries are attacked with
 
 Real = npt.NDArray[np.float64]
 
@@ -192,25 +190,6 @@ def _planned(target: Target, k: int, haste: float) -> Attack:
         chosen.append((taken[0], taken[1], len(part)))
     places, classes, times = zip(*chosen, strict=True)
     return Attack("aimed", np.stack(places), np.array(classes), np.array(times))
-
-
-def empirical_radii(target: Target, scores: Whole) -> Whole:
-    """How many copies of a real record change each prediction: the fewest over records and classes.
-
-    Each record of a sample, in its cells, is named as each class: the most a real record can move
-    the gap is known for each query, and so is the number of copies after which the prediction is
-    another one. A certified radius is smaller than this number, by 1 if it is sharp.
-    """
-    step = max(1, len(target.places) // _REAL)
-    moves = target.moves(np.unique(target.places[::step], axis=0))
-    most = np.maximum(moves.max(axis=1), -moves.min(axis=1))
-    winners = scores.argmax(axis=1)
-    gaps = scores[np.arange(len(scores)), winners][:, None] - scores
-    later = np.arange(scores.shape[1]) > winners[:, None]
-    copies = (gaps + later + most[:, None] - 1) // np.maximum(most, 1)[:, None]
-    copies[np.arange(len(scores)), winners] = np.iinfo(np.int64).max
-    fewest: Whole = copies.min(axis=1)
-    return fewest
 
 
 def _soft(values: Real) -> Real:

@@ -1,4 +1,4 @@
-"""Experiments: certified accuracy of a public data set, beside attacks and other rules.
+"""Experiments: certified accuracy of a public data set, beside attacks.
 
 What they find is computed from the records without noise. So they are for records that are public,
 and claim no ε: that of the settings is what the same release of private records would cost.
@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from prudent import _progress
 from prudent._progress import part, track
-from prudent._validate import ArgumentError
-from prudent.certify.classifier import RECORDS, CertifiedClassifier, Known
+from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.counts import UNTOUCHABLE, Whole, decided
 from prudent.certify.landmarks import Codes, Features, Flags, Landmarks, Partition
 from prudent.records.arrays import parts
@@ -29,10 +28,8 @@ from prudent_lab.attacks import (
     accuracy_after,
     best_attacks,
     changed_at,
-    empirical_radii,
 )
 from prudent_lab.data_files import cached_array
-from prudent_lab.other_rules import RECORDS_RAMP, certified_by_others
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,9 +69,6 @@ class CertifyResult:
     median_radius: float
     curve: list[tuple[int, float]]  # certified accuracy at many numbers of records, for the picture
     epsilon: float  # ε of the release
-    # Median over test records of how many copies of a real record changed a prediction, over the
-    # radius; None without attacks.
-    sharpness: float | None = None
     # Fraction of test records whose prediction was changed by copies of one record, any vector, one
     # more than its radius; None without attacks.
     beyond: float | None = None
@@ -84,9 +78,6 @@ class CertifyResult:
     # the records.
     largest: float = 0.0
     delta: float = 0.0  # δ of the release
-    # Accuracy certified by rules that are not private, for each number of bad records, and their
-    # median radius; by their name.
-    others: dict[str, tuple[dict[int, float], float]] = attrs.field(factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """The result in percent, as JSON holds it."""
@@ -102,21 +93,10 @@ class CertifyResult:
             "delta": self.delta,
             "attacked": percents(self.attacked),
             "attacks": {str(k): percents(found) for k, found in self.attacks.items()},
-            "empirical_over_certified": self.sharpness,
             "changed_by_one_more": self.beyond,
             "balanced": percents(self.balanced),
             "largest_class": 100 * self.largest,
-            "others": {
-                name: percents(row) | {"median_radius": median}
-                for name, (row, median) in self.others.items()
-            },
         }
-
-    def table(self) -> str:
-        """The certified accuracy, and that after attacks, in percent as CSV."""
-        left = {k: percent(value) for k, value in self.attacked.items()}
-        lines = [f"{k},{percent(value)},{left.get(k, '')}" for k, value in self.certified.items()]
-        return "\n".join(["bad_records,certified,after_the_worst_attack", *lines, ""])
 
 
 def percent(share: float, digits: int = 2) -> str:
@@ -215,32 +195,23 @@ def run(
     landmarks: Any = 1024,
     records: Sequence[int] = RECORDS,
     attack: bool = True,
-    compare: bool = False,
     noise: Noise | None = None,
 ) -> tuple[CertifiedClassifier, CertifyResult]:
-    """Fit on the training records, certify the test records, attack, and compare.
+    """Fit on the training records, certify the test records, and attack.
 
     Args:
         read: Reads the training and the test records, which are public.
-        features: As for `CertifiedClassifier`.
+        features: As for `CertifiedClassifier`, like `landmarks`.
         classes: The number of classes.
         epsilon: ε.
         landmarks: As for `CertifiedClassifier`.
         records: Numbers of bad records; with 0 alone nothing is attacked.
-        attack: Whether to attack, which takes most of the time.
-        compare: Whether to certify by rules that are not private as well, on the same codes.
+        attack: Whether to attack, which takes most of the time; an attack that changes a certified
+            prediction raises a BrokenCertificateError.
         noise: Source of randomness; None uses the operating system's.
-
-    Returns:
-        The fitted classifier, and the result.
-
-    Raises:
-        BrokenCertificateError: If an attack changed a prediction that was certified against it.
     """
     model = CertifiedClassifier(epsilon, classes, landmarks, features)
     public = model.known().partition
-    if compare and not isinstance(public, Landmarks):
-        raise ArgumentError("compare", "features with landmarks", got=public.name)
     coded, same = of_codes(public), RepeatedNoise(noise)
     both: list[tuple[Any, Whole]] = []
 
@@ -261,7 +232,7 @@ def run(
     winners, radii = decided(scores, moves)
     right = winners == truth
     attacks: dict[int, dict[str, float]] = {}
-    attacked, sharpness, beyond = {0: float(np.mean(right))}, None, None
+    attacked, beyond = {0: float(np.mean(right))}, None
     if attack and any(records):
         chosen = np.arange(0, len(asked), max(1, len(asked) // _PLANNED))
         seen = asked[chosen]
@@ -281,9 +252,6 @@ def run(
         again = CertifiedClassifier(epsilon, classes, None, coded, noise=same)
         for k in track([k for k in records if k], "attacks"):
             attacks[k], attacked[k] = _attacked(target, again, asked, truth, winners, radii, k)
-        # Median of how many copies of a real record changed a prediction, over the radius.
-        own, real = radii[chosen], empirical_radii(target, scores[chosen])
-        sharpness = float(np.median(real[own > 0] / own[own > 0])) if (own > 0).any() else 1.0
         beyond = _changed_beyond(target, radii[chosen])
     reach = max(*records, int(np.quantile(radii[right], 0.999)) if right.any() else 1)
     points = np.unique(np.linspace(0, reach, 201).astype(np.int64)).tolist()
@@ -295,35 +263,12 @@ def run(
         attacked=attacked,
         attacks=attacks,
         median_radius=median_radius(right, radii),
-        sharpness=sharpness,
         beyond=beyond,
         curve=list(shares(right, radii, points).items()),
         epsilon=epsilon,
         balanced={k: float(weights[right & (radii >= k)].sum()) for k in records},
         largest=float(sizes.max() / len(truth)),
-        others=_others(quick.known(), coded, (given, labels), (asked, truth), records)
-        if compare
-        else {},
     )
-
-
-def _others(
-    known: Known,
-    coded: Partition,
-    train: tuple[Codes, Whole],
-    test: tuple[Codes, Whole],
-    records: Sequence[int],
-) -> dict[str, tuple[dict[int, float], float]]:
-    """What rules that are not private certify, on the same codes."""
-    assert isinstance(coded, Landmarks)  # checked at the start
-    found, names = {}, known.classes.numbers(train[1])
-    kept = np.isfinite(train[0]).all(axis=1) & (names >= 0)
-    ramp = coded.ramp if coded.crowding is None else RECORDS_RAMP
-    rules = certified_by_others(train[0][kept], names[kept], test[0], len(known.classes), ramp)
-    for name, (winners, radii) in track(rules, "other rules"):
-        right = winners == test[1]
-        found[name] = shares(right, radii, records), median_radius(right, radii)
-    return found
 
 
 @attrs.frozen(eq=False)

@@ -1,25 +1,17 @@
-"""Search, download and caching of data files."""
+"""Search of data files, and a cache of arrays."""
 
 import contextlib
 import hashlib
 import os
-import shutil
-import tarfile
-import tempfile
-import urllib.request
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
-from prudent import _progress, _validate
+from prudent import _validate
 from prudent._files import replacing
 
-_TIMEOUT_SECONDS = 30
-_BLOCK = 1 << 20
 # The source checkout, if this file is in one rather than in an installed wheel.
 _CHECKOUT = Path(__file__).parents[4]
 # Debian's dataset-* packages install their files here.
@@ -57,99 +49,6 @@ def search_folders(name: str, data_dir: Path | str | None = None) -> Iterator[Pa
         yield _CHECKOUT / "data" / name
     yield _SYSTEM_FOLDER / name
     yield cache_folder() / name
-
-
-@attrs.frozen
-class Download:
-    """A downloadable file with its checksum."""
-
-    urls: tuple[str, ...]  # mirrors, tried in order
-    checksum: str  # `md5:…` or `sha256:…` of the file
-    # If the file is a zip or tar archive, the members to extract, each with its target folder;
-    # otherwise empty.
-    members: tuple[str, ...] = ()
-
-    def fetch(self, folder: Path) -> None:
-        """Download the file, or the wanted members of the archive, into `folder`.
-
-        Raises:
-            OSError: if no mirror returns the right file; says what happened with each of them.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        failures = []
-        for url in self.urls:
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as scratch:
-                received = Path(scratch) / url.rsplit("/", 1)[-1]
-                try:
-                    self._receive(url, received)
-                except OSError as error:
-                    failures.append(f"{url}: {error}")
-                    continue
-                if self.members:
-                    _unpack(received, self.members, folder)
-                else:
-                    received.replace(folder / received.name)
-                return
-        raise OSError("; ".join(failures))
-
-    def _receive(self, url: str, path: Path) -> None:
-        kind, _, expected = self.checksum.partition(":")
-        digest = hashlib.new(kind, usedforsecurity=False)
-        with (
-            urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response,
-            path.open("wb") as file,
-        ):
-            size = response.headers.get("Content-Length")
-            with _progress.part(f"download of {path.name}", int(size) if size else None):
-                while block := response.read(_BLOCK):
-                    file.write(block)
-                    digest.update(block)
-                    _progress.advance(len(block))
-        if digest.hexdigest() != expected:
-            raise OSError(f"expected {self.checksum}, got {kind}:{digest.hexdigest()}")
-
-
-def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
-    """Extract the members, found by their file name, into `folder`."""
-    for member in members:
-        _validate.file_name(member=member)
-    try:
-        missing = _extract(
-            archive, {member.rsplit("/", 1)[-1]: folder / member for member in members}
-        )
-    except Exception as error:  # zipfile, tarfile, zlib and lzma have many, for damaged archives
-        raise OSError(
-            f"could not unpack {archive.name} ({type(error).__name__}: {error})"
-        ) from None
-    if missing:
-        raise OSError(f"expected {archive.name} to contain {', '.join(sorted(missing))}")
-
-
-def _extract(archive: Path, wanted: dict[str, Path]) -> set[str]:
-    """Extract files by their last name, and return those that are not there.
-
-    Where they go is not for the archive to say.
-    """
-    with contextlib.ExitStack() as stack:
-        if zipfile.is_zipfile(archive):
-            zipped = stack.enter_context(zipfile.ZipFile(archive))
-            found = {name.rsplit("/", 1)[-1]: name for name in zipped.namelist()}
-            sources = {last: zipped.open(found[last]) for last in wanted if last in found}
-        else:
-            tarred = stack.enter_context(tarfile.open(archive))
-            names = {name.rsplit("/", 1)[-1]: name for name in tarred.getnames()}
-            sources = {
-                last: file
-                for last in wanted
-                if last in names and (file := tarred.extractfile(names[last])) is not None
-            }
-        if missing := wanted.keys() - sources.keys():
-            return missing
-        for last, source in sources.items():
-            wanted[last].parent.mkdir(parents=True, exist_ok=True)
-            with source, replacing(wanted[last], "wb") as target:
-                shutil.copyfileobj(source, target, _BLOCK)
-    return set()
 
 
 def cached_array(

@@ -1,4 +1,4 @@
-"""The data sets of the experiments, from local files or their official mirrors.
+"""The data sets of the experiments, from local files.
 
     train = load("mnist").train_features          # float32, (60000, 1, 28, 28), in [0, 1]
 
@@ -19,9 +19,8 @@ Two more have records for the maps of `prudent certify`; `read_arrays` reads the
 | `census` | 40 numbers or checksums of categories | 199,523 + 99,762 | 2 | `census-income.data` |
 
 Files are looked for in `data_dir`, `$PRUDENT_DATA/NAME`, the checkout's `data/NAME`,
-`/usr/share/datasets/NAME` and `~/.cache/prudent/NAME` (or under `$XDG_CACHE_HOME`), in this order,
-and downloaded into the last one if none has them; downloads are checked against published
-checksums.
+`/usr/share/datasets/NAME` and `~/.cache/prudent/NAME` (or under `$XDG_CACHE_HOME`), in this order.
+Nothing is downloaded: an error says what to put where.
 
 Pixels are divided by 255, so they lie in [0, 1]; this does not depend on the data. Features that
 are not bytes are not scaled: scaling by a minimum, mean or deviation of the training records would
@@ -83,11 +82,8 @@ class Dataset:
     @property
     def arrays(self) -> tuple[Any, Any]:
         """The features and labels of the training and of the test part, as arrays."""
-        train, test = (
-            (self.train_features, self.train_labels),
-            (self.test_features, self.test_labels),
-        )
-        return tuple(map(Tensor.numpy, train)), tuple(map(Tensor.numpy, test))
+        train = self.train_features.numpy(), self.train_labels.numpy()
+        return train, (self.test_features.numpy(), self.test_labels.numpy())
 
     def corrupted(self, corruption: DataCorruption, seed: int) -> "Dataset":
         """The data set with some of the training records corrupted; the test part stays clean."""
@@ -120,18 +116,13 @@ NAMES = (*(name for name, source in NAMED_DATASETS.items() if source.trainable),
 
 
 def load(name: str, data_dir: Path | str | None = None) -> Dataset:
-    """Read a data set, downloading it first if it is not on this machine.
+    """Read a data set from files on this machine.
 
     Args:
         name: one of `NAMES`. An `npz:PATH` holds train_features, train_labels, test_features and
             test_labels (or x_train, y_train, x_test, y_test), and a number `classes`: deriving it
             from the largest label of the records would reveal that label.
         data_dir: a folder to look in before all others.
-
-    Raises:
-        ValueError: if there is no such data set, or its files are invalid.
-        FileNotFoundError: if it is not on this machine and cannot be downloaded; says which files
-            to put where.
     """
     _validate.instance(str, f"one of {', '.join(NAMES)}", name=name)
     if name.startswith("npz:"):
@@ -152,19 +143,12 @@ def read_arrays(name: str, data_dir: Path | str | None = None) -> tuple[Arrays, 
     folders = list(search_folders(name, data_dir))
     if (found := source.stored(folders)) is not None:
         return found
-    reason = "no public place offers it"
-    try:
-        for download in source.downloads:
-            download.fetch(folders[-1])
-    except OSError as error:
-        reason = f"fetching it failed ({error})"
-    if (found := source.stored(folders)) is not None:
-        return found
     places = ", ".join(dict.fromkeys(map(str, folders)))
+    origin = f"They are at {source.origin}" if source.origin else "No public place offers them."
     forms = " or ".join(", ".join(form.train + form.test) for form in source.forms)
     raise FileNotFoundError(
-        f"Expected the files of {name} on this machine, and {reason}. Put {forms} into one of "
-        f"{places}, or name their folder by data_dir or PRUDENT_DATA."
+        f"Expected the files of {name} on this machine. Put {forms} into one of {places}, or name "
+        f"their folder by data_dir or PRUDENT_DATA. {origin}"
     )
 
 

@@ -1,7 +1,6 @@
-"""What `prudent demo` runs: certified classifiers, and private training methods side by side.
+"""What `prudent demo` runs: a certified classifier, and private training methods side by side.
 
-`SHORT` is what `prudent demo` does, within two minutes on two cores; `FULL` is `--full`. Pictures
-are SVG that is readable on light and on dark pages.
+All of it takes two minutes on two cores. Pictures are SVG, readable on light and on dark pages.
 """
 
 import contextlib
@@ -10,27 +9,25 @@ import io
 import multiprocessing
 import os
 import shutil
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
+from torch import nn
 
 from prudent import _progress
 from prudent._validate import ArgumentError
 from prudent._warning import PredictableNoiseWarning
-from prudent.accounting import LaplaceTest
-from prudent.certify.classifier import RECORDS
 from prudent.training import Reporting
 from prudent_lab import certifying
 from prudent_lab.certifying import CertifyResult
+from prudent_lab.datasets import Dataset
 from prudent_lab.experiment import Setup, run
 from prudent_lab.models import logistic_regression
-from prudent_lab.recipes import recipe_named
 from prudent_lab.settings import Experiment
 
 if TYPE_CHECKING:
@@ -86,44 +83,26 @@ def panels(count: int, path: Path) -> "Iterator[list[Axes]]":
 
 @attrs.frozen
 class Classifier:
-    """A certified classifier of the demo."""
+    """The certified classifier of the demo."""
 
     features: str
     epsilon: float
     title: str
 
-
-CLASSIFIERS = (
-    Classifier("letters", 0.3, "public letters"),
-    Classifier("glyphs", 1.0, "no public data"),
-)
-"""The classifiers of the demo, the better one first."""
-
-
-def certify(
-    dataset: str, classifier: Classifier, records: Sequence[int] = RECORDS
-) -> CertifyResult:
-    """What a classifier on a data set, without corruption, certifies and attacks achieve.
-
-    `records` are the numbers of bad records with which it is attacked; 0 is no attack.
-    """
-    torch.set_num_threads(1)  # training runs have the other cores
-    _, result = certifying.run(
-        lambda: certifying.read(dataset),
-        features=classifier.features,
-        classes=certifying.classes_of(dataset),
-        epsilon=classifier.epsilon,
-        records=records,
-    )
-    return result
+    def certified(self, dataset: str) -> CertifyResult:
+        """What it certifies on a data set, without corruption and without an attack."""
+        torch.set_num_threads(1)  # training runs have the other cores
+        _, result = certifying.run(
+            lambda: certifying.read(dataset),
+            features=self.features,
+            classes=certifying.classes_of(dataset),
+            epsilon=self.epsilon,
+            attack=False,
+        )
+        return result
 
 
-def draw_certified(certified: Sequence[tuple[Classifier, CertifyResult]], axes: "Axes") -> None:
-    """Draw what each classifier certifies, and beside it what the worst attack tried achieved."""
-    certifying.draw([(classifier.title, result) for classifier, result in certified], axes)
-    axes.set_title("MNIST, private classifiers: proved for any bad records")
-
-
+LETTERS = Classifier("letters", 0.3, "public letters")
 EVALUATIONS = 12
 """How often each run is evaluated."""
 
@@ -135,67 +114,36 @@ class Entry:
     key: str  # name of the run and its folder
     title: str  # name for display
     experiment: Experiment  # the experiment to run
-    # What is trained: "network", the usual one; "linear", a linear model of the pixels; or the name
-    # of a recipe.
-    model: str = "network"
-
-    def setup(self) -> Setup | None:
-        """What is trained, and on what; None: the usual network."""
-        if self.model == "network":
-            return None
-        if self.model != "linear":
-            return recipe_named(self.model).setup
-        return Setup(
-            build=lambda data, seed: logistic_regression(
-                data.train_features.shape[1:], data.classes
-            )
-        )
 
 
 def entries(common: Experiment) -> list[Entry]:
-    """The runs of the full demo: methods with the same (ε, δ) and steps, and on MNIST a recipe."""
-    papers = common.changed(test=LaplaceTest(1.0), reveals="margin")
-    found = [
-        Entry("ptr", "TSGD+PTR (Gaussian test, branch revealed)", common),
-        Entry("ptr-paper", "TSGD+PTR (the paper's Laplace test, margin revealed)", papers),
-        Entry("trimmed", "TSGD+Gaussian", common.changed(method="trimmed")),
-        Entry("dpsgd", "DP-SGD", common.changed(method="dpsgd")),
-    ]
-    if common.dataset == "mnist":  # the recipe that is small enough for a laptop
-        recipe, spent = recipe_named("glyphs-linear"), common.privacy
-        budget = {} if spent.epsilon is None else {"epsilon": spent.epsilon, "delta": spent.delta}
-        own = recipe.settings(seed=common.seed, **budget)
-        found.append(Entry("recipe", f"recipe {recipe.name}, no bad records", own, recipe.name))
-    return found
+    """A linear model of the pixels by each method, with the same (ε, δ) and steps.
 
-
-def linear_entries(common: Experiment) -> list[Entry]:
-    """The runs of the short demo: a linear model of the pixels by each method.
-
-    Its gradients are longer than those of the network, so it has a clip and a rate of its own.
+    Its gradients are longer than those of the usual network, so it has a clip and a rate of its
+    own.
     """
     own = common.changed(clip=4.0, lr=0.5)
     return [
-        Entry("ptr", "TSGD+PTR", own, "linear"),
-        Entry("trimmed", "TSGD+Gaussian", own.changed(method="trimmed"), "linear"),
-        Entry("dpsgd", "DP-SGD", own.changed(method="dpsgd"), "linear"),
+        Entry("ptr", "TSGD+PTR", own),
+        Entry("trimmed", "TSGD+Gaussian", own.changed(method="trimmed")),
+        Entry("dpsgd", "DP-SGD", own.changed(method="dpsgd")),
     ]
 
 
-def train(entry: Entry, folder: Path) -> dict[str, Any]:
-    """Train one entry on one core.
-
-    Returns:
-        accuracy, epsilon, noise_multiplier, pass_rate and more, and the curve of accuracy over ε.
-    """
+def train(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    """Train on one core: what a run prints, and the curve of accuracy over ε."""
     torch.set_num_threads(1)
     # True of the first steps of these settings, and not of the run; the table shows how many pass.
     warnings.filterwarnings("ignore", "The test passed in", RuntimeWarning)
     # The seed is that of a demo on public records.
     warnings.filterwarnings("ignore", category=PredictableNoiseWarning)
+
+    def linear(data: Dataset, seed: int) -> nn.Module:
+        return logistic_regression(data.train_features.shape[1:], data.classes)
+
     result = run(
-        entry.experiment,
-        setup=entry.setup(),
+        experiment,
+        setup=Setup(build=linear),
         evaluations=EVALUATIONS,
         reporting=Reporting(out=folder, progress=False),
     )
@@ -205,8 +153,8 @@ def train(entry: Entry, folder: Path) -> dict[str, Any]:
 
 def draw_training(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") -> None:
     """Draw accuracy on clean test data against the ε spent so far."""
-    colours = ("#2F8FD0", "#7CC4EE", "#E08A00", "#8C8C8C", "#009E73")  # colour-blind safe
-    for row, colour, marker in zip(rows, colours, "os^Dv", strict=False):
+    colours = ("#2F8FD0", "#E08A00", "#8C8C8C")  # colour-blind safe
+    for row, colour, marker in zip(rows, colours, "o^D", strict=False):
         epsilons, accuracies = zip(*row["curve"], strict=True)
         percent = [100 * accuracy for accuracy in accuracies]
         label = f"{row['title']}: {row['accuracy']:.1%}"
@@ -221,52 +169,36 @@ def draw_training(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") 
     axes.legend(loc="lower right", fontsize=8)
 
 
-Certified = Sequence[tuple[Classifier, CertifyResult]]
-
-
-@attrs.frozen
-class Size:
-    """How much the demo does."""
-
-    entries: Callable[[Experiment], list[Entry]]  # makes the training runs of what they share
-    classifiers: tuple[Classifier, ...]  # the classifiers to certify
-    attacked: tuple[int, ...]  # numbers of bad records with which each classifier is attacked
-
-
-SHORT = Size(linear_entries, CLASSIFIERS[:1], (0,))
-FULL = Size(entries, CLASSIFIERS, tuple(RECORDS))
-
-
 @attrs.frozen
 class Demo:
     """What the demo found."""
 
     # One row per training run: key, title, accuracy, epsilon, noise_multiplier, pass_rate, curve.
     rows: list[dict[str, Any]]
-    certified: Certified  # what each classifier certifies on the same data, before any corruption
+    classifier: Classifier
+    certified: CertifyResult  # what it certifies on the same data, before any corruption
 
     def plain(self) -> dict[str, Any]:
         """The demo as JSON holds it; accuracies of runs are fractions, certified ones percent."""
-        certified = {classifier.features: result.plain() for classifier, result in self.certified}
-        return {"runs": self.rows, "certified": certified}
+        return {"runs": self.rows, "certified": {self.classifier.features: self.certified.plain()}}
 
 
 def run_demo(
     common: Experiment,
     out: Path,
-    size: Size = SHORT,
+    classifier: Classifier = LETTERS,
     *,
     workers: int | None = None,
-    tell: Callable[[Certified], None] = lambda certified: None,
+    tell: Callable[[Classifier, CertifyResult], None] = lambda classifier, certified: None,
 ) -> Demo:
-    """Certify classifiers and train by every method, and save a table and two pictures.
+    """Certify a classifier and train by every method, and save a table and two pictures.
 
     Args:
         common: What all training runs share: data, corruption, (ε, δ), steps.
         out: Folder for `demo.csv`, `certified.svg`, `training.svg` and the training runs.
-        size: How much to do.
+        classifier: What is certified.
         workers: How many processes work at a time; None means one per core.
-        tell: Called as soon as the classifiers are certified, while the rest goes on.
+        tell: Called as soon as the classifier is certified, while the rest goes on.
     """
     if not common.is_covered:
         raise ArgumentError(
@@ -277,67 +209,49 @@ def run_demo(
             hint="Run it with prudent train.",
         )
     out.mkdir(parents=True, exist_ok=True)
-    entries = size.entries(common)
-    for entry in entries:  # the data is public, so the ledger of an earlier demo may be deleted
+    chosen = entries(common)
+    for entry in chosen:  # the data is public, so the ledger of an earlier demo may be deleted
         shutil.rmtree(out / entry.key, ignore_errors=True)
-    steps = len(size.classifiers) + EVALUATIONS * len(entries)
     spawn = multiprocessing.get_context("spawn")
     with (
         ProcessPoolExecutor(workers or os.cpu_count(), mp_context=spawn) as pool,
-        _progress.part("certificates and training runs", steps),
+        _progress.part("certificates and training runs", 1 + EVALUATIONS * len(chosen)),
     ):
-        certifying = [
-            pool.submit(certify, common.dataset, each, size.attacked) for each in size.classifiers
-        ]
-        runs = {
-            entry.key: pool.submit(train, entry, out / entry.key)
-            for entry in reversed(entries)  # a recipe takes longest, so it goes first
-        }
-        watched = _watched([out / entry.key for entry in entries], certifying)
+        first = pool.submit(classifier.certified, common.dataset)
+        runs = [pool.submit(train, each.experiment, out / each.key) for each in chosen]
+        pending: set[Future[Any]] = {first, *runs}
+        seen = 0
         try:
-            results = watched(certifying)
-            certified = list(zip(size.classifiers, results, strict=True))
-            tell(certified)
-            watched(runs.values())
+            while pending:
+                done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                for job in done:
+                    job.result()  # raises its error
+                if first in done:
+                    tell(classifier, first.result())
+                metrics = (out / each.key / "metrics.jsonl" for each in chosen)
+                now = sum(path.read_text().count("\n") for path in metrics if path.exists())
+                now += first.done()
+                _progress.advance(now - seen)
+                seen = now
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    rows = [
-        {"key": entry.key, "title": entry.title} | runs[entry.key].result() for entry in entries
-    ]
+    found = Demo(
+        [
+            {"key": each.key, "title": each.title} | run.result()
+            for each, run in zip(chosen, runs, strict=True)
+        ],
+        classifier,
+        first.result(),
+    )
     with (out / "demo.csv").open("w", newline="") as file:
-        names = [name for name in rows[0] if name != "curve"]
+        names = [name for name in found.rows[0] if name != "curve"]
         writer = csv.DictWriter(file, names, extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(found.rows)
     with panels(1, out / "certified.svg") as (axes,):
-        draw_certified(certified, axes)
+        certifying.draw([(classifier.title, found.certified)], axes)
+        axes.set_title("MNIST, private classifiers: proved for any bad records")
     with panels(1, out / "training.svg") as (axes,):
-        draw_training(rows, common, axes)
-    return Demo(rows, certified)
-
-
-def _watched(
-    folders: Sequence[Path], certifying: "Sequence[Future[Any]]"
-) -> "Callable[[Iterable[Future[Any]]], list[Any]]":
-    """A function that waits for processes and shows the progress of all, by the metrics they write.
-
-    It returns what they found, or raises the error of the first that failed.
-    """
-    shown = 0
-
-    def wait(awaited: "Iterable[Future[Any]]") -> list[Any]:
-        nonlocal shown
-        pending = list(awaited)
-        while True:
-            found = [job.result() for job in pending if job.done()]
-            metrics = (folder / "metrics.jsonl" for folder in folders)
-            seen = sum(path.read_text().count("\n") for path in metrics if path.exists())
-            seen += sum(job.done() for job in certifying)
-            _progress.advance(seen - shown)
-            shown = seen
-            if len(found) == len(pending):
-                return found
-            time.sleep(0.2)
-
-    return wait
+        draw_training(found.rows, common, axes)
+    return found

@@ -13,7 +13,7 @@ from torch import nn
 from prudent import _validate
 from prudent.accounting.serialisation import to_plain
 from prudent.records.people import people_in
-from prudent.training import Execution, Fitted, Plan, Reporting, accuracy, fit
+from prudent.training import Execution, Fitted, Reporting, accuracy, fit
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
 from prudent.training.plan import RELEASED
@@ -51,11 +51,6 @@ def build_model(data: Dataset, seed: int) -> nn.Module:
     return multilayer_perceptron(shape, data.classes, seed=seed)
 
 
-def unchanged(data: Dataset, device: torch.device) -> Dataset:
-    """The data set as it is."""
-    return data
-
-
 @attrs.frozen(kw_only=True)
 class Setup:
     """What is trained, and on what.
@@ -67,7 +62,8 @@ class Setup:
         plan, and so of every ε.
     """
 
-    prepare: Prepare = unchanged  # the public map of records; it may place them on the device
+    # The public map of records; it may place them on the device.
+    prepare: Prepare = lambda data, _: data
     release: Release | None = None  # what is released before training; None: nothing
     build: Build = build_model  # makes the model
     # Loss per record, of outputs and targets.
@@ -131,7 +127,6 @@ def run(
     *,
     setup: Setup | None = None,
     dataset: Dataset | None = None,
-    plan: Plan | None = None,
     device: str = "cpu",
     secret_noise: bool = False,
     evaluations: int = 10,
@@ -143,7 +138,6 @@ def run(
         experiment: The experiment.
         setup: What is trained; None: the usual network, on the records as they are.
         dataset: The data set, if it is loaded already.
-        plan: The plan of the experiment, if it is solved already.
         device: Where to train.
         secret_noise: Take the key of sampling and noise from the operating system, not the seed.
         evaluations: How often to evaluate the accuracy on the test part.
@@ -171,14 +165,11 @@ def run(
     if held_out is not None:
         some, rest, _ = held_apart(owners, data, held_out)
         count = len(split_of(count, held_out)[0])
-    plan = experiment.plan(count, before) if plan is None else plan
+    plan = experiment.plan(count, before)
     data = setup.prepare(data, torch.device(device))
     if setup.release is not None:
         # With others, each process that torchrun started would make the release.
         again = reporting.resume or int(os.environ.get("WORLD_SIZE", "1")) > 1
-        if plan.before != before:
-            what = "with what the setup releases as `before`"
-            raise _validate.ArgumentError("plan", what, got=plan.before)
         if secret_noise and again:
             raise _validate.ArgumentError(
                 "secret_noise",

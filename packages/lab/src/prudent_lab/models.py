@@ -5,8 +5,6 @@
 | `tutorial_cnn()` | 1 × 28 × 28 images, 10 classes | 26,010 |
 | `tutorial_cnn(classes=26)` | 1 × 28 × 28 images, 26 classes | 26,538 |
 | `tutorial_cnn((3, 32, 32))` | CIFAR-10 | 37,274 |
-| `opacus_cnn()` | CIFAR-10 | 131,466 |
-| `tanh_cnn()` | CIFAR-10 | 605,226 |
 | `multilayer_perceptron`, `logistic_regression` | tables, features of a fixed network | |
 
 `vgg16` was trained on public images. Each row of its features depends on its own record only, so
@@ -17,7 +15,6 @@ import hashlib
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -45,7 +42,12 @@ def tutorial_cnn(
 
     Initial weights are Glorot-uniform; biases are zero.
     """
-    channels, *sides = _image(shape, 20, "with even", multiple=2)
+    channels, *sides = (_validate.count(1, shape=size) for size in _validate.values(shape=shape))
+    if len(sides) != 2 or not all(side % 2 == 0 and 20 <= side <= 2**12 for side in sides):
+        allowed = "with even height and width from 20 to 4096"
+        raise _validate.ArgumentError("shape", allowed, got=shape)
+    if channels > _MOST_CHANNELS:
+        raise _validate.ArgumentError("shape", f"of at most {_MOST_CHANNELS} channels", got=shape)
     classes = _validate.count(1, _WIDEST, classes=classes)
     height, width = ((side // 2 - 5) // 2 for side in sides)  # after both convolutions
     layers: list[tuple[str, nn.Module]] = [
@@ -61,63 +63,6 @@ def tutorial_cnn(
         ("dense2", nn.Linear(32, classes)),
     ]
     return _initialised(nn.Sequential(OrderedDict(layers)), seed)
-
-
-def opacus_cnn(
-    shape: tuple[int, int, int] = (3, 32, 32), classes: int = 10, seed: int = 0
-) -> nn.Sequential:
-    """The network of the CIFAR-10 example of Opacus: four convolutions with average pooling.
-
-    Sides of an image are at least 8. Initial weights and biases are uniform within 1/√(inputs
-    of a unit), as PyTorch's default.
-    """
-    channels, classes = _image(shape, 8)[0], _validate.count(1, _WIDEST, classes=classes)
-    layers: list[nn.Module] = []
-    for inputs, outputs in itertools.pairwise((channels, 32, 64, 64, 128)):
-        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)]
-    layers[-1:] = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, classes)]
-    model = nn.Sequential(*layers)
-    generator = torch.Generator().manual_seed(_validate.count(seed=seed))
-    for layer in model:
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            bound = 1 / math.sqrt(math.prod(layer.weight.shape[1:]))
-            for values in layer.parameters():
-                nn.init.uniform_(values, -bound, bound, generator=generator)
-    return model
-
-
-def tanh_cnn(
-    shape: tuple[int, int, int] = (3, 32, 32), classes: int = 10, seed: int = 0
-) -> nn.Sequential:
-    """Eight convolutions with tanh and average pooling, for CIFAR-10 (Papernot et al., 2021).
-
-    Sides of an image are at least 8; each output is the average of a channel of the last
-    convolution. Initial weights are Glorot-uniform; biases are zero.
-    """
-    inputs, classes = _image(shape, 8)[0], _validate.count(1, _WIDEST, classes=classes)
-    layers: list[nn.Module] = []
-    for width in (32, 64, 128):
-        for outputs in (width, width):
-            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.Tanh()]
-            inputs = outputs
-        layers.append(nn.AvgPool2d(2))
-    layers += [nn.Conv2d(128, 256, 3, padding=1), nn.Tanh(), nn.Conv2d(256, classes, 3, padding=1)]
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return _initialised(nn.Sequential(*layers), seed)
-
-
-def _image(
-    shape: tuple[int, int, int], least: int, kind: str = "of an image with", multiple: int = 1
-) -> list[int]:
-    """The channels, height and width of an image whose sides are at least `least`."""
-    sizes = [_validate.count(1, shape=size) for size in _validate.values(shape=shape)]
-    fits = all(side % multiple == 0 and least <= side <= 2**12 for side in sizes[1:])
-    if len(sizes) != 3 or not fits:
-        allowed = f"{kind} height and width from {least} to 4096"
-        raise _validate.ArgumentError("shape", allowed, got=shape)
-    if sizes[0] > _MOST_CHANNELS:
-        raise _validate.ArgumentError("shape", f"of at most {_MOST_CHANNELS} channels", got=shape)
-    return sizes
 
 
 def multilayer_perceptron(
@@ -147,14 +92,6 @@ def logistic_regression(shape: tuple[int, ...], classes: int) -> nn.Sequential:
     return model
 
 
-CONVOLUTIONAL: dict[str, Callable[[tuple[int, int, int], int, int], nn.Sequential]] = {
-    "tutorial": tutorial_cnn,
-    "opacus": opacus_cnn,
-    "tanh": tanh_cnn,
-}
-"""The networks for images by name, each made from a shape, a number of classes and a seed."""
-
-
 def _initialised(model: nn.Sequential, seed: int) -> nn.Sequential:
     generator = torch.Generator().manual_seed(_validate.count(seed=seed))
     for layer in model:
@@ -168,11 +105,7 @@ _VGG16_WIDTHS = ((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3)
 
 
 class VGG16Features(nn.Module):
-    """The convolutions of VGG16 (Simonyan, Zisserman, 2014), averaged over the image.
-
-    Attributes:
-        width: features per record, 512.
-    """
+    """The convolutions of VGG16 (Simonyan, Zisserman, 2014), averaged over the image."""
 
     width = 512
 
@@ -209,13 +142,6 @@ def with_features(
 
     Features are computed once and stored in the user's cache, under a name that depends on the
     images, the weights and the size, so that any change is detected.
-
-    Args:
-        dataset: RGB images in [0, 1].
-        network: `resnet18(...)`, `vgg16(...)` or another that takes standardised
-            images.
-        size: height and width to which the images are first resized, bilinearly.
-        device: where to compute; the result is on the host.
     """
     _validate.count(1, size=size)
     if dataset.train_features.ndim != 4 or dataset.train_features.shape[1] != 3:

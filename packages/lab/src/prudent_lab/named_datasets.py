@@ -1,4 +1,4 @@
-"""The named data sets: readers of their file formats, and where they can be downloaded."""
+"""The named data sets: readers of their file formats, and where they can be had."""
 
 import csv
 import functools
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from prudent._files import sha256
 from prudent._formats import reading
-from prudent_lab.data_files import Download, cached_array
+from prudent_lab.data_files import cached_array
 
 Bytes = npt.NDArray[np.uint8]
 _CIFAR_RECORD = 1 + 3 * 32 * 32
@@ -180,7 +180,7 @@ class FileForm:
 
 @attrs.frozen
 class NamedDataset:
-    """A named data set: its possible file formats and its download locations.
+    """A named data set: its possible file formats and where they can be had.
 
     `trainable` says whether records are numbers that a network can be trained on as they are.
     """
@@ -188,7 +188,7 @@ class NamedDataset:
     classes: int
     note: str
     forms: tuple[FileForm, ...]
-    downloads: tuple[Download, ...] = ()
+    origin: str = ""  # where its files can be had; empty: nowhere known
     trainable: bool = True
 
     def stored(self, folders: Iterable[Path]) -> tuple[Arrays, Arrays] | None:
@@ -240,13 +240,6 @@ def _idx_form(train: str, test: str, *, first_label: int = 0, transposed: bool =
     )
 
 
-def _idx_downloads(mirrors: tuple[str, ...], checksums: dict[str, str]) -> tuple[Download, ...]:
-    return tuple(
-        Download(tuple(mirror + name for mirror in mirrors), checksum)
-        for name, checksum in checksums.items()
-    )
-
-
 _DIGITS = _idx_form("train", "t10k")
 _LETTERS = {
     split: _idx_form(f"{split}-train", f"{split}-test", first_label=1, transposed=True)
@@ -263,45 +256,19 @@ NAMED_DATASETS: dict[str, NamedDataset] = {
         classes=10,
         note="MNIST handwritten digits (LeCun, Bottou, Bengio, Haffner, 1998).",
         forms=(_DIGITS,),
-        downloads=_idx_downloads(
-            ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
-            {
-                "train-images-idx3-ubyte.gz": "sha256:"
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                "train-labels-idx1-ubyte.gz": "sha256:"
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                "t10k-images-idx3-ubyte.gz": "sha256:"
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                "t10k-labels-idx1-ubyte.gz": "sha256:"
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            },
-        ),
+        origin="https://ossci-datasets.s3.amazonaws.com/mnist/",
     ),
     "fashion-mnist": NamedDataset(
         classes=10,
         note="Fashion-MNIST (Xiao, Rasul, Vollgraf, 2017).",
         forms=(_DIGITS,),
-        downloads=_idx_downloads(
-            ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
-            {
-                "train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                "train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
-                "t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
-                "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
-            },
-        ),
+        origin="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     ),
     "emnist-letters": NamedDataset(
         classes=26,
         note="EMNIST Letters, both cases merged (Cohen, Afshar, Tapson, van Schaik, 2017).",
         forms=(_LETTERS["emnist-letters"],),
-        downloads=(
-            Download(
-                ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
-                "md5:58c8d27c78d21e728a6bc7b3cc06412e",
-                _LETTERS["emnist-letters"].train + _LETTERS["emnist-letters"].test,
-            ),
-        ),
+        origin="https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
     ),
     "emnist-az": NamedDataset(
         classes=26,
@@ -320,13 +287,7 @@ NAMED_DATASETS: dict[str, NamedDataset] = {
             _CIFAR_BINARY,
             FileForm(("cifar10-train.xz",), ("cifar10-test.xz",), _read_cifar_packed),
         ),
-        downloads=(
-            Download(
-                ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
-                "md5:c32a1d4ab5d03f1284b67883e8d87530",
-                _CIFAR_BINARY.train + _CIFAR_BINARY.test,
-            ),
-        ),
+        origin="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     ),
     "imdb": NamedDataset(
         classes=2,

@@ -174,12 +174,6 @@ class SettingSearch:
         return HeldOutScore(features, labels, DiscreteLaplaceTest(self.score_noise))
 
 
-def noise_of(plan: Plan) -> float:
-    """The noise multiplier of a private plan."""
-    noise: float = getattr(plan.aggregation, "noise_multiplier", 0.0)
-    return noise
-
-
 @attrs.frozen(eq=False)
 class _Settings:
     """What a setting stands for: the model, the plan and the options of `fit`."""
@@ -192,7 +186,7 @@ class _Settings:
         return build_model(self.shapes, self.experiment.seed)
 
     def plan_of(self, setting: Mapping[str, Any]) -> Plan:
-        noise = noise_of(self.base)
+        noise = self.base.aggregation.noise_multiplier  # type: ignore[attr-defined]
         aggregation = self.experiment.changed(**setting).rule.aggregation(noise)
         return attrs.evolve(self.base, aggregation=aggregation)
 
@@ -201,11 +195,7 @@ class _Settings:
 
 
 def space_of(texts: list[str]) -> SettingRanges:
-    """The search space that texts name: lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9.
-
-    Raises:
-        ArgumentError: naming `search`, if a text is none of these.
-    """
+    """The search space that texts name: lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9."""
     ranges: dict[str, SettingRange | tuple[float, ...]] = {}
     for text in texts:
         name, _, values = text.partition("=")

@@ -26,14 +26,7 @@ def problem_of(
     beside: Mapping[str, Any] | None = None,
     asked: Mapping[str, Any] | None = None,
 ) -> str | None:
-    """What is wrong with a certificate; None if it follows from the released numbers.
-
-    Args:
-        certificate: As JSON holds it.
-        event: What was paid for.
-        beside: The answer that holds it; None if none does.
-        asked: What was asked; None if that is not known.
-    """
+    """What is wrong with a certificate; None if it follows from the released numbers."""
     basis = certificate["basis"]
     about_slopes = basis["kind"] == "SlopeBasis"
     known = (_SLOPES, _SLOPE_BASIS) if about_slopes else (_DISTANCE, {"kind", "noisy"})
@@ -95,11 +88,7 @@ _OFF = 1e-6  # of the width of an interval, by which rounding may move its middl
 
 
 def _place(value: Any) -> float:
-    """A number, or the seconds to a date or time.
-
-    Raises:
-        ValueError: If it is neither.
-    """
+    """A number, or the seconds to a date or time."""
     if type(value) in (int, float):
         return float(value)
     found = datetime.datetime.fromisoformat(value)

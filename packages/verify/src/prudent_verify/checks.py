@@ -395,9 +395,6 @@ def _rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[list[dict[str, An
 
     They are linked, are written as a ledger writes them, and charge the event for what was asked.
     The rows between the charge and its outcome are of other releases.
-
-    Raises:
-        Exception: If they are not so; one that names what is wrong is a `_ContradictionError`.
     """
 
     def need(holds: Any, words: str) -> None:

@@ -34,11 +34,7 @@ class Description:
 
 
 def described(content: Mapping[str, Any]) -> Description:
-    """The description that JSON holds.
-
-    Raises:
-        Exception: If it is none; whoever wrote it chooses which one.
-    """
+    """The description that JSON holds."""
     known = {"run", "event", "measurement"} & set(content)
     if len(known) != 1 or not {*known, "claim", "relation"} <= set(content):
         raise ValueError("Expected a claim, a relation, and a run, an event or a measurement.")

@@ -54,11 +54,7 @@ class Relation:
 
     @classmethod
     def parsed(cls, value: Any) -> "Relation":
-        """The relation that JSON holds.
-
-        Raises:
-            ValueError: If it is none.
-        """
+        """The relation that JSON holds."""
         if not isinstance(value, Mapping) or set(value) != {"kind", "adjacency", "records"}:
             raise ValueError("Expected the fields of a neighbouring relation.")
         records = value["records"]
@@ -129,12 +125,7 @@ def _several(value: Any) -> tuple[Event, ...]:
 
 
 def parsed(value: Any) -> Event:
-    """The event that JSON holds, with everything inside it.
-
-    Raises:
-        UnknownEventError: If it has an unknown kind, other fields than this kind has, a number that
-            is none, or releases nothing.
-    """
+    """The event that JSON holds, with everything inside it."""
     kind = value.get("kind") if isinstance(value, Mapping) else None
     if not isinstance(kind, str) or kind not in _FIELDS:
         if kind == "NoOpDpEvent":

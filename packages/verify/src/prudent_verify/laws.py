@@ -47,16 +47,10 @@ class Law:
     def of(
         cls, profile: Profile, back: Profile, interval: float, growth: float, tail: float
     ) -> "Law":
-        """The chords of a profile, as masses.
+        """The chords of a profile, as masses; `back` is the profile of the other direction.
 
-        Mass beyond the last point is moved to infinity, below the first one to it.
-
-        Args:
-            profile: Of one direction.
-            back: Of the other direction.
-            interval: The spacing of the grid.
-            growth: By how much the spacing of the points may grow with their distance from zero.
-            tail: About the mass to move at either end.
+        Points are `interval` apart, farther by `growth` times their distance from zero. Mass beyond
+        the last one, about `tail`, is moved to infinity, below the first one to it.
         """
         exact, steps = arb(interval), _grid(profile, back, interval, growth, tail)
         values = [profile(exact * step) for step in steps]

@@ -72,16 +72,10 @@ def _tail(a: arb, shift: arb) -> arb:
 
 @attrs.frozen
 class Mixture:
-    """A public label, drawn with other probabilities with the record, and Gaussian noise for each.
+    """A public label, drawn with other probabilities with the record; Gaussian noise for each."""
 
-    Attributes:
-        parts: Probability without the record, with it, and σ, of each label.
-        law: A law that dominates the noise of every label and is quicker to evaluate; None: the
-            noise itself.
-    """
-
-    parts: tuple[tuple[arb, arb, arb | None], ...]
-    law: Law | None = None
+    parts: tuple[tuple[arb, arb, arb | None], ...]  # without the record, with it, and σ
+    law: Law | None = None  # dominates the noise of every label; None: the noise itself
 
     def profile(self, epsilon: arb, *, adding: bool, then: Profile | None = None) -> arb:
         """The profile; with `adding` that of the swapped pair.
@@ -213,11 +207,7 @@ def largest(balls: list[arb]) -> arb:
 
 
 def worst_of(event: Event, rate: arb) -> Worst:
-    """The pairs of an event that is no composition of releases.
-
-    Raises:
-        UnknownEventError: If no closed form of them is known here.
-    """
+    """The pairs of an event that is no composition of releases."""
     zero = arb(0)
     match event.kind:
         case "ProposeTestReleaseDpEvent":
@@ -304,12 +294,7 @@ def _discrete_laplace(decay: arb, sensitivity: int, sigma: arb | None) -> Mixtur
 
 @attrs.frozen
 class MarginTest:
-    """A private test of a margin: its noise, and where it passes.
-
-    Attributes:
-        kind: The kind of its event.
-        scale: Of its noise.
-    """
+    """A private test of a margin: its noise, and where it passes."""
 
     kind: str
     scale: arb

@@ -8,11 +8,7 @@ from prudent_verify.events import ALLOCATED, SAMPLED, SELECTIONS, WORST, Event, 
 
 
 def problem_of(kind: str, asked: Mapping[str, Any], event: Event, relation: Relation) -> str | None:
-    """What is wrong between a request and its event; None if nothing is, or nothing is known.
-
-    Raises:
-        Exception: If the request cannot be read; whoever wrote it chooses which one.
-    """
+    """What is wrong between a request and its event; None if nothing is, or nothing is known."""
     if kind in ("training", "federated"):
         if parsed(event_of(asked["plan"], relation)) != event:
             return "the plan that was asked for has another event."

@@ -62,17 +62,7 @@ class Found:
 
 
 def prove(event: Event, relation: Relation, epsilon: float, delta: float) -> Found:
-    """Prove an ε of an event at δ, at most the claimed one if that can be shown.
-
-    Args:
-        event: What was released.
-        relation: Which data sets are neighbours.
-        epsilon: What is claimed.
-        delta: δ.
-
-    Raises:
-        UnknownEventError: If nothing can be shown about the event.
-    """
+    """Prove an ε of an event at δ, at most the claimed one if that can be shown."""
     distance = relation.distance
     if relation.records > _MOST_RECORDS:
         raise UnknownEventError("So many records of a privacy unit are not counted here.")
@@ -276,13 +266,7 @@ class Parts:
     def prepared(
         self, tail: float, accuracy: float, *, below: bool = False
     ) -> Callable[[float], float]:
-        """Proved bounds on δ, from above or from below.
-
-        Args:
-            tail: What the ends of grids may cost.
-            accuracy: The grain of the grids.
-            below: Whether to bound from below.
-        """
+        """Proved bounds on δ, from above or from below."""
         ways = [self.way(tail, accuracy, adding=adding, below=below) for adding in (False, True)]
         # Probabilities that are off by a factor in each run are off by their product in all.
         error = THRESHOLD_ERROR * self.releases

@@ -140,12 +140,7 @@ def digest_of(value: Any) -> str:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The fields in a file, of a receipt or of a description.
-
-    Raises:
-        ReceiptError: If it holds none.
-        OSError: If it cannot be opened.
-    """
+    """The fields in a file, of a receipt or of a description."""
     place = Path(path)
     with place.open("rb") as file:
         data = file.read(_LARGEST + 1)
@@ -161,11 +156,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read(content: dict[str, Any], place: str | os.PathLike[str]) -> tuple[Receipt, str]:
-    """The receipt among the fields of a file, and the digest that stands there.
-
-    Raises:
-        ReceiptError: If it is none, or of a later format.
-    """
+    """The receipt among the fields of a file, and the digest that stands there."""
     try:
         newest = content.pop("format")
         if type(newest) is not int or newest < 1:
@@ -228,11 +219,7 @@ def certificates_in(
 
 
 def public_key(given: str | os.PathLike[str]) -> str:
-    """A public key, given as its digits or as the file that holds them.
-
-    Raises:
-        ValueError: If it is neither.
-    """
+    """A public key, given as its digits or as the file that holds them."""
     text = os.fspath(given)
     if not _KEY.fullmatch(text) and Path(text).is_file():
         text = Path(text).read_text(encoding="ascii", errors="replace").strip()
@@ -242,11 +229,7 @@ def public_key(given: str | os.PathLike[str]) -> str:
 
 
 def is_signed(receipt: Receipt) -> bool:
-    """Whether the signature is one of this receipt by the key beside it (Ed25519).
-
-    Raises:
-        ModuleNotFoundError: Without the package cryptography.
-    """
+    """Whether the signature is one of this receipt by the key beside it (Ed25519)."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

@@ -34,20 +34,8 @@ def test_momentum_reproduces_the_paper_but_for_many_wrong_labels(found):
         assert all(2.5 < gap < 5.5 for gap in gaps(found, "cifar10-momentum", method, "label:0.2"))
 
 
-def test_as_printed_no_network_does(found):
-    plain = gaps(found, "cifar10", "ptr", "none")
-    assert all(-14 < gap < -8 for gap in plain)
-    for name in ("cifar10-opacus", "cifar10-tanh"):
-        for method in ("ptr", "trimmed"):
-            own, tutorial = (gaps(found, n, method, "none") for n in (name, "cifar10"))
-            assert len(own) == 2
-            assert all(a < b for a, b in zip(own, tutorial, strict=True))
-
-
-def test_the_other_networks_come_near_with_momentum(found):
-    for name in ("cifar10-opacus", "cifar10-tanh"):
-        with_it, without = (gaps(found, n, "ptr", "none") for n in (f"{name}-momentum", name))
-        assert all(-10 < a < 0 and a > b + 10 for a, b in zip(with_it, without, strict=True))
+def test_as_printed_the_network_does_not(found):
+    assert all(-14 < gap < -8 for gap in gaps(found, "cifar10", "ptr", "none"))
 
 
 def test_no_test_passes_with_momentum(found):
@@ -72,7 +60,6 @@ def test_the_section_compares_what_was_run(found, results):
     assert "## CIFAR10: what differs" not in as_markdown(results(cells({"ptr": [91.0]})), "")
     section = as_markdown(found, "").partition("## CIFAR10: what differs")[2].partition("\n## ")[0]
     titles = [line.strip("*") for line in section.splitlines() if line.startswith("**")]
-    assert "Table 1: CIFAR10, network of Opacus" in titles
     assert "Table 1: CIFAR10, tutorial network, momentum 0.9" in titles
-    first, *_ = gaps(found, "cifar10-opacus", "trimmed", "none")
+    first, *_ = gaps(found, "cifar10-momentum", "trimmed", "none")
     assert f"({first:+.2f})".replace("-", "−") in section

@@ -17,7 +17,7 @@ from tests.lab.paper.report.test_summary import everywhere
 
 ROOT = Path(__file__).resolve().parents[4]
 PAGE = ROOT / "docs" / "reproduction.md"
-BY = "prudent paper report --docs"
+BY = "prudent paper report"
 OVERVIEW = "prudent paper report --overview"
 
 
@@ -257,6 +257,6 @@ def test_tests_are_counted_over_whole_runs(results):
 
 
 def test_no_accuracy_is_typed_into_the_text():
-    """Numbers come from results, held_out.csv or ideas.csv."""
+    """Numbers come from results or held_out.csv."""
     text = resources.files("prudent_lab.paper.report").joinpath("page.md.j2").read_text("utf-8")
     assert not re.search(r"\d\d\.\d", text)

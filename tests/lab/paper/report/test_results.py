@@ -52,10 +52,10 @@ def test_missing_columns_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"accuracy": "good"}, "line 2: expected accuracy a number, got 'good'"),
+        ({"accuracy": "good"}, "line 2: expected accuracy a finite number, got 'good'"),
         ({"accuracy": 0.1e4}, r"line 2: Expected accuracy in \[0, 100\], got 1000"),
-        ({"accuracy": "nan"}, "line 2: expected accuracy finite, got 'nan'"),
-        ({"accuracy": ""}, "line 2: expected accuracy a number, got ''"),
+        ({"accuracy": "nan"}, "line 2: expected accuracy a finite number, got 'nan'"),
+        ({"accuracy": ""}, "line 2: expected accuracy a finite number, got ''"),
         ({"epsilon": -1}, "line 2: Expected epsilon finite and > 0"),
         ({"seed": 0.5}, "line 2: expected seed a whole number, got '0.5'"),
         ({"accountant": "moments"}, "line 2: Expected accountant one of pld, rdp"),

@@ -138,12 +138,6 @@ def certify(
     attack: bool = typer.Option(
         False, "--attack", help="Also attack the classifier, for some minutes; public records only."
     ),
-    compare: bool = typer.Option(
-        False,
-        "--compare",
-        help="Also certify by rules that are not private, on the same features: partition and "
-        "finite aggregation, run-off election, neighbours; public records only.",
-    ),
     as_json: options.Json = False,
     **of_runs: Any,
 ) -> None:
@@ -200,10 +194,9 @@ def certify(
 
     features = features or experiment.MAPS.get(dataset, "glyphs")
     public = public or dataset in NAMED_DATASETS
-    for name, asked in {"attack": attack, "compare": compare}.items():
-        if asked and not public:
-            why = "it prints what the records are, without noise"
-            raise ArgumentError(name, "--public records", shown="records of yours", why=why)
+    if attack and not public:
+        why = "it prints what the records are, without noise"
+        raise ArgumentError("attack", "--public records", shown="records of yours", why=why)
     if public and ledger is not None:
         why = "an experiment measures without noise, so no ε covers it"
         raise ArgumentError("ledger", "none with public records", got=ledger, why=why)
@@ -219,13 +212,10 @@ def certify(
     if not public and out is None:
         raise ArgumentError("out", "a folder for the classifier", shown="none")
     if public:
-        model, result = experiment.run(
-            lambda: experiment.read(dataset), attack=attack, compare=compare, **given
-        )
+        model, result = experiment.run(lambda: experiment.read(dataset), attack=attack, **given)
         if out is not None:
             experiment.plot(result, f"{dataset}, features {features}", out / "certified.png")
             (out / "certified.json").write_text(json.dumps(result.plain()) + "\n")
-            (out / "certified.csv").write_text(result.table())
     else:
         model = _released(dataset, CertifiedClassifier(**given), ledger)
     if out is not None:
@@ -285,19 +275,15 @@ def _show(result: "CertifyResult", out: Path | None) -> None:
         balanced = ", ".join(f"{k:,}: {percent(value)}%" for k, value in result.balanced.items())
         console.print(f"{percent(result.largest)}% of the test records are of one class.")
         console.print(f"Certified accuracy, mean over the classes: {balanced}.")
-    for name, (row, median) in result.others.items():
-        proved = ", ".join(f"{k:,}: {percent(value)}%" for k, value in row.items())
-        console.print(f"{name}, not private: {proved}; median {median:,.0f}.")
-    if result.sharpness is not None and result.beyond is not None:
+    if result.beyond is not None:
         remark(
-            f"Copies of a real record changed predictions at {result.sharpness:.3f} times the "
-            f"radius (median). Of single predictions none changed with as many copies of any "
-            f"vector as its radius, and {result.beyond:.0%} did with one more."
+            "Of single predictions none changed with as many copies of any vector as its radius, "
+            f"and {result.beyond:.0%} did with one more."
         )
     remark("Certified is proved, for any records. Attacks show what happened, not what can.")
     remark("An experiment: measured without noise, so nothing here is private.")
     if out is not None:
-        files = f"Picture: {out / 'certified.png'}   table: {out / 'certified.csv'}   " + (
+        files = f"Picture: {out / 'certified.png'}   numbers: {out / 'certified.json'}   " + (
             f"classifier: {out / 'classifier.npz'}"
         )
         console.print(as_text(files))
@@ -379,11 +365,7 @@ def certify_runs(folders: list[Path], wanted: RunOptions, *, as_json: bool) -> N
 
 
 def _trained(folder: Path, metric: str) -> TrainedRun:
-    """What a run paid for and its last result, with ε by what was paid.
-
-    Raises:
-        ArgumentError: If the files do not agree, or nothing is there to check by.
-    """
+    """What a run paid for and its last result, with ε by what was paid."""
     import torch
 
     from prudent.accounting import epsilon_of, serialisation

@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +28,6 @@ _PASSED = (
     "trimmed sum little, and the step had half the noise. More is trimmed after a failed test and "
     "less after a passed one, in equal steps, which drives the share towards one half by design."
 )
-_RECIPE = (
-    "The recipe is a linear model on features that were made from no data, trained without bad "
-    "records. prudent train --recipe list shows the others."
-)
 _BAD_RECORDS = (
     "All are equally private. On bad records DP-SGD is hard to beat, and the test buys back "
     "part of what trimming costs. What each method keeps under attack is measured, not proved: "
@@ -42,17 +37,14 @@ _PROVED = (
     "Certified is proved: a prediction stays the same whatever that many records are, inserted or "
     "removed."
 )
-_ATTACKED = "Attacks show what happened, not what can."
 _MORE = (
-    "Longer: prudent demo --full trains a network by four methods, adds a recipe, and attacks two "
-    "classifiers (about 8 minutes on two cores)."
+    "Next: prudent certify --attack attacks a classifier, prudent train --recipe list shows tuned "
+    "models, prudent paper table 1 the paper's numbers beside ours."
 )
 
 
 def demo(
-    epsilon: float | None = options.number(
-        "ε of every training run; by default 1, and 3 with --full.", default=None
-    ),
+    epsilon: float = options.number("ε of every training run.", default=1.0),
     delta: float = options.number("δ of every training run.", default=1e-5),
     steps: int = options.whole_number("Steps of each training run.", default=300),
     batch: int = options.whole_number("Expected batch size.", default=512),
@@ -61,9 +53,6 @@ def demo(
         "Which records to corrupt; see prudent train.",
         completion.CORRUPTIONS,
         default="label:0.1",
-    ),
-    full: bool = typer.Option(
-        False, "--full", help="Train a network, and attack: 8 minutes on two cores."
     ),
     out: Path = typer.Option(Path("runs/demo"), help="Folder for the table, pictures and metrics."),
     as_json: options.Json = False,
@@ -76,14 +65,9 @@ def demo(
     and private training methods side by side on data with a tenth of the
     labels wrong, with the same (ε, δ), priced by the same accountant.
 
-    With --full a convolutional network is trained by every method, beside a
-    recipe on clean data, and two classifiers are attacked.
-
-    [b]Examples[/b]
+    [b]Example[/b]
 
     $ prudent demo
-
-    $ prudent demo --full
     """
     from prudent import _validate
 
@@ -94,27 +78,23 @@ def demo(
     answer = _median()
     if not as_json:
         show_median(answer, console)
-    wait = "about 8 minutes" if full else "about a minute"
-    note(f"Now certifying and training on MNIST: {wait} on two cores.")
-    from prudent_lab.demo import FULL, SHORT, run_demo
+    note("Now certifying and training on MNIST: about a minute on two cores.")
+    from prudent_lab.demo import run_demo
     from prudent_lab.settings import Experiment
 
-    spent = (3.0 if full else 1.0) if epsilon is None else epsilon
-    common = Experiment.of(
-        epsilon=spent, delta=delta, steps=steps, batch=batch, corrupt=corrupt, lr=2.0
-    )
+    common = Experiment.of(epsilon=epsilon, delta=delta, steps=steps, batch=batch, corrupt=corrupt)
 
-    def tell(found: "Sequence[tuple[Classifier, CertifyResult]]") -> None:
+    def tell(classifier: "Classifier", certified: "CertifyResult") -> None:
         if not as_json:
-            show_certified(found, console)
+            show_certified(classifier, certified, console)
 
-    done = run_demo(common, out, FULL if full else SHORT, tell=tell)
+    done = run_demo(common, out, tell=tell)
     if as_json:
         echo_json({"table": answer.plain()} | done.plain())
         return
-    title = f"MNIST, {corrupt}, {steps} steps: accuracy at ({spent:g}, {delta:g})-DP"
+    title = f"MNIST, {corrupt}, {steps} steps: accuracy at ({epsilon:g}, {delta:g})-DP"
     show_runs(done.rows, title, console)
-    if not (full or output_mode().quiet):
+    if not output_mode().quiet:
         console.print(_MORE)
     files = (
         f"Pictures: {out / 'certified.svg'} and {out / 'training.svg'}   "
@@ -151,7 +131,7 @@ def show_runs(rows: list[dict[str, Any]], title: str, console: "Console") -> Non
             f"{row['accuracy']:.2%}",
             rounded_up(row["epsilon"]),
             f"{row['noise_multiplier']:.3f}",
-            f"{row['pass_rate']:.0%}" if row["key"].startswith("ptr") else "no test",
+            f"{row['pass_rate']:.0%}" if row["key"] == "ptr" else "no test",
         )
         for row in rows
     ]
@@ -160,13 +140,11 @@ def show_runs(rows: list[dict[str, Any]], title: str, console: "Console") -> Non
     if not output_mode().quiet:
         console.print(_PASSED)
         console.print(_BAD_RECORDS)
-        if any(row["key"] == "recipe" for row in rows):
-            console.print(_RECIPE)
     console.print()
 
 
-def show_certified(found: "Sequence[tuple[Classifier, CertifyResult]]", console: "Console") -> None:
-    """Print accuracy at (ε, δ), and certified accuracy against the number of bad records."""
+def show_certified(classifier: "Classifier", found: "CertifyResult", console: "Console") -> None:
+    """Print certified accuracy against the number of bad records."""
     from rich.table import Table
 
     from prudent.accounting import ADD_REMOVE
@@ -175,22 +153,12 @@ def show_certified(found: "Sequence[tuple[Classifier, CertifyResult]]", console:
 
     table = Table(title="MNIST, one private release: certified accuracy against bad records")
     table.add_column("bad records", justify="right")
-    attacked = len(found[0][1].attacked) > 1  # and so are all
-    for each, result in found:
-        title = f"{each.title}\nε = {exact(result.epsilon)}"
-        table.add_column(f"{title}\ncertified", justify="right", style="bold")
-        if attacked:
-            table.add_column(f"{each.title}\nafter the worst\nattack tried", justify="right")
-    for k in found[0][1].attacked if attacked else RECORDS:
-        cells = [f"{k:,}"]
-        for _, result in found:
-            # Between two points of the curve the later one, which is never too high.
-            share = next((share for reach, share in result.curve if reach >= k), 0.0)
-            cells.append(f"{percent(result.certified.get(k, share))}%")
-            cells += [f"{percent(result.attacked[k])}%"] if attacked else []
-        table.add_row(*cells)
+    title = f"{classifier.title}\nε = {exact(found.epsilon)}\ncertified"
+    table.add_column(title, justify="right", style="bold")
+    for k in RECORDS:
+        table.add_row(f"{k:,}", f"{percent(found.certified[k])}%")
     console.print(table)
     console.print(f"Neighbours differ by {ADD_REMOVE}.")
     if not output_mode().quiet:
-        console.print(f"{_PROVED} {_ATTACKED}" if attacked else _PROVED)
+        console.print(_PROVED)
     console.print()

@@ -1,4 +1,4 @@
-"""`prudent paper`: the figures, tables and comparisons of the paper, its numbers beside ours."""
+"""`prudent paper`: the figures and tables of the paper, its numbers beside ours."""
 
 import contextlib
 import json
@@ -11,10 +11,9 @@ import typer
 
 from prudent import _validate
 from prudent._progress import track
-from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.display import echo, echo_json, neutral, note, remark, show_files, show_table
+from prudent.cli.display import echo, echo_json, remark, show_files
 from prudent_lab.commands import completion
 
 if TYPE_CHECKING:
@@ -26,15 +25,6 @@ if TYPE_CHECKING:
 FIGURES = (1, 2, 3, 4, 5)
 TABLES = (1, 2, 3, 4)
 _MOST_STEPS = {"small": 40, "full": None}
-_DESCENT: dict[str, Any] = {
-    "workers": 100,
-    "strong_convexity": 1.0,
-    "smoothness": 2.0,
-    "gradient_bound": 1.0,
-    "gradient_deviation": 0.1,
-    "dimension": 10,
-    "noise": 1.0,
-}
 
 ResultsOption = Annotated[
     Path | None,
@@ -78,17 +68,12 @@ class Filling:
     ] = "cpu"
     as_json: options.Json = False
 
-    def path(self, given: Path | None, grid: Path | None = None) -> Path:
-        """The file of the results; see `results_path`."""
-        from prudent_lab.paper.results import results_path
-
-        return results_path(self.size, given, running=self.run, grid=grid)
-
-    def filled(self, path: Path, jobs: "Callable[[int], Iterable[Job]]") -> "Results":
+    def filled(self, given: Path | None, jobs: "Callable[[int], Iterable[Job]]") -> "Results":
         """The results of a file, after the missing runs were made, of a number of seeds."""
         from prudent_lab.paper.jobs import SEEDS
-        from prudent_lab.paper.results import read
+        from prudent_lab.paper.results import read, results_path
 
+        path = results_path(self.size, given, running=self.run)
         if self.seeds is not None:
             _validate.count(1, seeds=self.seeds)
         if self.run and (wanted := list(jobs(self.seeds or SEEDS[self.size]))):
@@ -104,9 +89,7 @@ class Filling:
 @app.command()
 @options.spread(Filling)
 def table(
-    name: str = typer.Argument(
-        metavar="TABLE", help="1 to 4, frontier, or a TOML file of your own data sets."
-    ),
+    name: str = typer.Argument(metavar="TABLE", help="1 to 4, or frontier."),
     dataset: list[str] | None = options.value(
         "NAME",
         "Only this data set, such as mnist; may be repeated.",
@@ -142,24 +125,10 @@ def table(
     step's gradients are chosen). Measured, not guaranteed: the next attack may
     do more. What is proved: prudent certify.
 
-    A TOML file runs the paper's methods on your own data sets and corruptions,
-    with a table for each. What it does not set is taken from the one it is
-    like, of the paper's or above it in the file:
-
-        \[datasets.wine]
-        like = "mnist"
-        data = "npz:wine.npz"
-        epsilons = [1.0, 3.0]
-        corruptions = ["none", "label:0.1", "faults.py:swap:0.2"]
-
-    The last corruption is your own: the function swap of faults.py, called
-    with the ratio 0.2, returns it.
-
     With --run, runs are added to runs/paper/results.csv (or to the file that
-    --results names; runs/paper/FILE.csv for a file of your own), run by run:
-    stop it when you like, and start it again. The full size needs a GPU and
-    hours; --dataset, --corrupt, --method and --epsilon choose some cells of
-    the paper's tables, to run and to show.
+    --results names), run by run: stop it when you like, and start it again.
+    The full size needs a GPU and hours; --dataset, --corrupt, --method and
+    --epsilon choose some cells of the paper's tables, to run and to show.
 
     [b]Examples[/b]
 
@@ -172,18 +141,16 @@ def table(
     $ prudent paper table 4 --run --seeds 3 --device cuda
 
     $ prudent paper table frontier --size small --run
-
-    $ prudent paper table mine.toml --run --seeds 3
     """
     from prudent_lab.paper.jobs import CellChoice, chosen_jobs
     from prudent_lab.paper.report import comparison
 
     filling = Filling(**given)
-    if name == "frontier" or name.endswith(".toml"):
+    if name == "frontier":
         for argument, chosen in {"dataset": dataset, "corrupt": corrupt, "method": method}.items():
             if chosen:
                 raise ArgumentError(argument, "only with a table of the paper", got=chosen)
-        _frontier(filling, results) if name == "frontier" else _own(filling, Path(name), results)
+        _frontier(filling, results)
         return
     number = int(_validate.one_of([*map(str, TABLES), "frontier"], paper_table=name))
     datasets = comparison.datasets(number)
@@ -194,8 +161,7 @@ def table(
         number, datasets, corrupt=corrupt or None, method=method or None, epsilon=epsilon or None
     )
     found = filling.filled(
-        filling.path(results),
-        lambda seeds: chosen_jobs(number, datasets, seeds, choice, filling.size),
+        results, lambda seeds: chosen_jobs(number, datasets, seeds, choice, filling.size)
     )
     if filling.as_json:
         echo_json(comparison.plain_table(found, number, datasets, choice))
@@ -203,24 +169,8 @@ def table(
     from prudent_lab.paper.report import tables
 
     for name in datasets:
-        tables.show(comparison.paper_table(found, number, name, choice))
-
-
-def _own(filling: Filling, file: Path, results: Path | None) -> None:
-    """The paper's methods on data sets and corruptions of the user's own."""
-    from prudent_lab.paper.jobs import own_jobs, read_settings
-    from prudent_lab.paper.report import comparison, tables
-
-    mine = read_settings(file)
-    path = filling.path(results, file)
-    if not filling.run and not path.is_file():
-        raise FileNotFoundError(f"{path}: no results yet. Make them: add --run")
-    found = filling.filled(path, lambda seeds: own_jobs(mine, seeds))
-    if filling.as_json:
-        echo_json(comparison.plain_own(found, mine))
-        return
-    for name in mine["datasets"]:
-        tables.show(comparison.own_table(found, mine, name))
+        shown = comparison.paper_table(found, number, name, choice)
+        echo(tables.as_markdown(shown, aligned=True) + "\n")
 
 
 def _frontier(filling: Filling, results: Path | None) -> None:
@@ -229,19 +179,18 @@ def _frontier(filling: Filling, results: Path | None) -> None:
     from prudent_lab.paper.report import tables
     from prudent_lab.paper.report.frontier import frontier_table, frontiers
 
-    path = filling.path(results)
-    found = frontiers(filling.filled(path, lambda seeds: frontier_jobs(seeds, filling.size)))
+    found = frontiers(filling.filled(results, lambda seeds: frontier_jobs(seeds, filling.size)))
     if filling.as_json:
         echo_json([row for each in found for row in each.plain()])
         return
     for each in found:
-        tables.show(frontier_table(each))
+        echo(tables.as_markdown(frontier_table(each), aligned=True) + "\n")
     remark("Accuracy under the attacks that were tried: measured, not guaranteed.")
 
 
 @app.command()
 def figure(
-    name: str = typer.Argument(metavar="FIGURE", help="1 to 5, or convergence."),
+    name: str = typer.Argument(metavar="FIGURE", help="1 to 5."),
     out: Path = options.value("DIR", "Folder to write to; created if missing.", default=Path()),
     as_json: options.Json = False,
 ) -> None:
@@ -256,26 +205,14 @@ def figure(
     4  Figure 1 for three proposals
     5  Figure 3 for three proposals
 
-    convergence: how far trimmed, noisy descent stays from the optimum, by
-    share of bad gradients. The paper's theorem is false as printed: it treats
-    trimmed honest gradients as unbiased. Drawn are its bound, where its
-    conditions hold, and the corrected one (Errata 6). Other settings:
-    prudent_lab.paper.convergence.distances.
-
     [b]Example[/b]
 
     $ prudent paper figure 3 --out figures
     """
-    _validate.one_of([*map(str, FIGURES), "convergence"], figure=name)
+    number = int(_validate.one_of([*map(str, FIGURES)], figure=name))
     from prudent_lab.paper import panels, plots
-    from prudent_lab.paper.convergence import distances
 
-    if name == "convergence":
-        rows = distances(**_DESCENT)
-        made = plots.save_drawing(lambda: plots.draw_distances(rows), out, "convergence")
-    else:
-        made = plots.save(panels.figure(int(name)), out)
-    show_files(made, as_json=as_json)
+    show_files(plots.save(panels.figure(number), out), as_json=as_json)
 
 
 @app.command()
@@ -288,9 +225,6 @@ def report(
     results: ResultsOption = None,
     seeds: SeedsOption = None,
     figures: bool = typer.Option(True, help="Include the paper's figures; takes half a minute."),
-    docs: Path | None = options.value(
-        "FILE", "Also write the tables to this file, as Markdown.", default=None
-    ),
     overview: Path | None = options.value(
         "FILE", "Also write the page up to its tables, as Markdown.", default=None
     ),
@@ -299,11 +233,10 @@ def report(
     """Write all results to one self-contained HTML page.
 
     First which claims of the paper hold; what is proved about bad records,
-    and what survived attacks; how
-    many cells are at least as good as the paper's, and which are not; then
-    its tables with ours beside, accuracy against ε, the private test over
-    time, every attack, the figures, and what was chosen where the paper is
-    silent. Every number is computed from the results.
+    and what survived attacks; how many cells are at least as good as the
+    paper's, and which are not; then its tables with ours beside, accuracy
+    against ε, every attack, the figures, and what was chosen where the paper
+    is silent. Every number is computed from the results.
 
     With a folder for --out, beside report.html: figure1 to figure5 (.png,
     .svg, .csv) and table1 to table4 (.md, .json). About a minute, and
@@ -315,7 +248,7 @@ def report(
 
     $ prudent paper report --out paper
 
-    $ prudent paper report --results runs/paper/results.csv --docs tables.md
+    $ prudent paper report --results runs/paper/results.csv
     """
     if seeds is not None:
         _validate.count(1, seeds=seeds)
@@ -332,12 +265,10 @@ def report(
     drawn = [figure(n) for n in track(FIGURES if figures else (), "figures")]
     path.write_text(page.as_html(found, command, figures=drawn), "utf-8")
     written = [path]
-    for given, flag in ((docs, "--docs"), (overview, "--overview")):
-        if given is not None:
-            given.parent.mkdir(parents=True, exist_ok=True)
-            text = page.as_markdown(found, f"{command} {flag}", whole=flag == "--docs")
-            given.write_text(text, "utf-8")
-            written.append(given)
+    if overview is not None:
+        overview.parent.mkdir(parents=True, exist_ok=True)
+        overview.write_text(page.as_markdown(found, f"{command} --overview", whole=False), "utf-8")
+        written.append(overview)
     if folder is not None:  # every figure and every table, each in files of its own
         written += [path for each in drawn for path in plots.save(each, folder)]
         for number in track(TABLES, "tables"):
@@ -348,57 +279,3 @@ def report(
                 written.append(folder / f"table{number}{ending}")
                 written[-1].write_text(content + "\n", "utf-8")
     show_files(written, as_json=as_json)
-
-
-@app.command()
-def compare(
-    sampling_rate: options.SamplingRate = 256 / 60_000,
-    steps: options.Steps = 5000,
-    noise_multiplier: options.NoiseMultiplier = 1.1,
-    propose: options.Propose = 0.5,
-    test_scale: float = options.number("b, the scale of the paper's Laplace test.", default=1.0),
-    failure: options.Failure = 1e-8,
-    delta: float = options.number("Target δ.", default=1e-5),
-    out: Path | None = options.value(
-        "DIR", "Also write comparison.png and .svg to this folder.", default=None
-    ),
-    as_json: options.Json = False,
-) -> None:
-    r"""Price one run by every analysis: the paper's and the exact ones.
-
-    Without flags, 5000 steps of the paper's training on MNIST. An analysis
-    whose conditions fail says so instead of printing a number.
-
-    [b]Examples[/b]
-
-    $ prudent paper compare
-    $ prudent paper compare --noise-multiplier 8 --steps 1000 \
-        --sampling-rate 0.01 --out figures
-    """
-    from prudent_lab.paper import bounds
-
-    options.check_sizes(
-        sampling_rate=sampling_rate,
-        steps=steps,
-        noise_multiplier=noise_multiplier,
-        propose=propose,
-        test_scale=test_scale,
-    )
-    setting = bounds.Setting(sampling_rate, noise_multiplier, propose, test_scale, failure, delta)
-    prices = bounds.price_list(setting, steps)
-    if out is not None:
-        from prudent_lab.paper import plots
-
-        title = f"{steps:,} steps at q = {sampling_rate:.4g}, σ₁ = {noise_multiplier:g}"
-        made = plots.save_drawing(lambda: plots.draw_comparison(prices, title), out, "comparison")
-        for path in made:
-            (note if as_json else echo)(neutral(path))
-    if as_json:
-        # The reason for a null that stands for no missing number.
-        reasons = ("infinite" if p.epsilon == float("inf") else "" for p in prices)
-        pairs = zip(prices, reasons, strict=True)
-        echo_json([attrs.asdict(p) | {"note": p.note or reason} for p, reason in pairs])
-        return
-    shown = ("–" if p.epsilon is None else rounded_up(p.epsilon) for p in prices)
-    cells = [(p.analysis, epsilon, p.note) for p, epsilon in zip(prices, shown, strict=True)]
-    show_table(("analysis", "ε", ""), cells, lines=False)

@@ -64,13 +64,7 @@ def with_flags(
     without: Collection[str] = (),
     help: Mapping[str, str] | None = None,
 ) -> None:
-    """Put a flag for each setting in place of the `**flags` of a command.
-
-    Args:
-        command: Its own parameters come first, those of where and how to run last.
-        without: Settings that get no flag.
-        help: What to say of a setting instead of its own help.
-    """
+    """Put a flag for each setting in place of the `**flags` of a command."""
     *parameters, _ = inspect.signature(command).parameters.values()
     only = inspect.Parameter.KEYWORD_ONLY
     for part, field, kind in setting_fields():

@@ -190,30 +190,23 @@ def _tuned(
 
 
 def _facts(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
-    from prudent_lab.search import noise_of
-
     return {
         "relation": options.plain(plan.relation),
         "candidates": whole.trials.expected,
         "steps": plan.steps,
-        "noise_multiplier": noise_of(plan),
+        "noise_multiplier": plan.aggregation.noise_multiplier,  # type: ignore[attr-defined]
     }
 
 
 def _show_price(whole: "SettingSearch", plan: "Plan", *, as_json: bool) -> None:
-    """The price of the search and of one candidate, and dp_accounting's where it has one."""
-    from dp_accounting.rdp import RdpAccountant
-
+    """The price of the search and of one candidate."""
     from prudent.accounting import epsilon_of
     from prudent.tune import price
 
     event, delta = whole.event(plan), whole.experiment.privacy.delta
-    training, peer = whole.trials.event(plan.event), RdpAccountant()  # of training alone
-    theirs = float(peer.compose(training).get_epsilon(delta)) if peer.supports(training) else None
     found = {
         "epsilon": price(event, whole.trials, delta, plan.relation),
         "candidate_epsilon": epsilon_of(event, delta, plan.relation),
-        "peer_epsilon": theirs,
         "delta": delta,
         **_facts(whole, plan),
     }
@@ -221,8 +214,6 @@ def _show_price(whole: "SettingSearch", plan: "Plan", *, as_json: bool) -> None:
         echo_json(found)
         return
     _echo_price(found, plan, whole)
-    if theirs is not None:
-        echo(f"dp_accounting ε = {rounded_up(theirs)} for the same, by Rényi divergences")
     note("Nothing was trained or charged.")
 
 

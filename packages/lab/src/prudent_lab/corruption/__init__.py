@@ -12,16 +12,11 @@ same record is bad whenever it is sampled. There are two kinds, which act at dif
   `gradients = corruption(gradients, mask, valid=valid, generator=generator)`.
 
 No corruption modifies its arguments; changed tensors are returned as new ones. `parse` makes those
-of the package by name, `corruption_of` also a user's own from a file or module.
+of the package by name.
 """
 
-import functools
-import importlib
-import re
-import runpy
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
@@ -72,7 +67,6 @@ __all__ = [
 
 AIMED = "aimed"
 """The attack on certified classifiers alone, by records chosen for their counts."""
-_OWN = re.compile(r"(?P<place>[^:]+):(?P<name>[A-Za-z_]\w*):(?P<ratio>[^:]+)")
 
 _NAMES: dict[str, Callable[[float], DataCorruption | GradientCorruption]] = {
     "label": RandomLabelFlip,
@@ -97,9 +91,6 @@ def parse(text: str) -> DataCorruption | GradientCorruption | None:
 
     Settings are the strengths of the corruption, such as `gradient:0.1:variance=25` or
     `colluding:0.2:norm=1,direction_seed=3`; those not given have their defaults.
-
-    Raises:
-        ValueError: if the name, the ratio or a setting is not allowed; names the choices.
     """
     _validate.instance(str, "a text", corruption=text)
     if text == "none":
@@ -120,7 +111,6 @@ def parse(text: str) -> DataCorruption | GradientCorruption | None:
 
 
 def _settings(settings: str, plain: Any, text: str) -> dict[str, float | int | None]:
-    """The values of the settings of a corruption, by name."""
     names = [f.name for f in attrs.fields(type(plain)) if f.name not in ("ratio", "seed")]
     found: dict[str, float | int | None] = {}
     for part in settings.split(","):
@@ -131,87 +121,29 @@ def _settings(settings: str, plain: Any, text: str) -> dict[str, float | int | N
                 "corruption", f"with {known} after the ratio, as NAME=VALUE", got=text
             )
         try:
-            found[name] = None if value == "none" else _number(value)
+            whole = value.removeprefix("-").isdecimal()
+            found[name] = None if value == "none" else int(value) if whole else float(value)
         except ValueError as error:
             raise ArgumentError("corruption", f"with a number for {name}", got=text) from error
     return found
 
 
-def _number(text: str) -> float | int:
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
-
-
 class Written(NamedTuple):
     """A corruption as it is written."""
 
-    kind: str  # its name, or the place and name of the function that makes it
+    kind: str  # its name
     ratio: float | None  # the fraction of bad records; None for no corruption
     settings: str  # its settings as text; empty for the defaults
-    own: bool  # whether it is a user's own
 
 
 def written(text: str) -> Written:
-    """The parts of `none`, `name:ratio`, `name:ratio:settings` or `place:function:ratio`.
-
-    Nothing is imported, so that a file of results never runs code.
-
-    Raises:
-        ValueError: If the text is none of these, or the ratio is not in [0, 0.5].
-    """
-    if match := _OWN.fullmatch(text):
-        return Written(f"{match['place']}:{match['name']}", _ratio(match["ratio"]), "", True)
+    """The parts of `none`, `name:ratio` or `name:ratio:settings`, which are checked."""
     kind, _, rest = text.partition(":")
     ratio, _, settings = rest.partition(":")
     if kind != AIMED:
         parse(text)
-    return Written(kind, _ratio(ratio) if rest else None, settings, False)
-
-
-def corruption_of(text: str) -> DataCorruption | GradientCorruption | None:
-    """The corruption that a text names; None for `none`.
-
-    `faults.py:swap:0.2` calls the function `swap` of the file `faults.py` with the ratio 0.2, and
-    `my.faults:swap:0.2` that of an installed module. It returns a corruption, as those of the
-    package are.
-    """
-    if not (match := _OWN.fullmatch(text)):
-        return parse(text)
-    made = _function(match["place"], match["name"])(_ratio(match["ratio"]))
-    if not isinstance(made, DataCorruption | GradientCorruption):
-        raise ArgumentError(
-            "corrupt",
-            f"a function that returns a DataCorruption or a GradientCorruption in {text}",
-            got=type(made).__name__,
-        )
-    return made
-
-
-@functools.cache
-def _function(place: str, name: str) -> Any:
-    if place.endswith(".py"):
-        if not Path(place).is_file():
-            raise FileNotFoundError(f"Expected a file of corruptions, got {place!r}.")
-        found = runpy.run_path(place, run_name=Path(place).stem).get(name)
-    else:
-        try:
-            found = getattr(importlib.import_module(place), name, None)
-        except ModuleNotFoundError as error:
-            raise ArgumentError(
-                "corrupt",
-                "a module that can be imported, or a file",
-                got=place,
-                hint="Name the file with its ending .py.",
-            ) from error
-    if not callable(found):
-        raise ArgumentError("corrupt", f"a function of {place}", got=name)
-    return found
-
-
-def _ratio(text: str) -> float:
     try:
-        return valid_ratio(float(text))
+        share = valid_ratio(float(ratio)) if rest else None
     except ValueError:
         raise ArgumentError("corrupt", "with a ratio in [0, 0.5]", got=text) from None
+    return Written(kind, share, settings)

@@ -15,11 +15,8 @@ depend on the number of bad records in a batch, and no value is read back from a
 | padding or bad rows that hold NaN | never reach an honest statistic |
 | one honest record | its standard deviation is 0: a little is enough sends the mean |
 
-Attacks on per-example gradients by records that act together.
-
-All attackers see the honest gradients of the batch, which is the strongest threat model. Names are
-those of the literature; the workers of those papers, which send one gradient per round, are records
-here.
+Attackers that act together see the honest gradients of the batch, the strongest threat model. Names
+are those of the literature; the workers of those papers, one gradient a round, are records here.
 """
 
 import functools
@@ -69,9 +66,7 @@ class AttackedBatch:
 class GradientCorruption(ABC):
     """Makes the bad records of a batch send wrong gradients.
 
-    Attributes:
-        ratio: the share of bad records, in [0, 0.5].
-        seed: determines which records a `hook` makes bad.
+    The `ratio` is the share of bad records, in [0, 0.5]; the seed says which a `hook` makes bad.
     """
 
     ratio: float = attrs.field(validator=_validate.by(_validate.between, 0, 0.5))
@@ -160,11 +155,7 @@ def masked_mean(known: Tensor, gradient: Tensor) -> Tensor:
 
 @attrs.frozen
 class GradientNoise(GradientCorruption):
-    """Bad records send their gradient plus new Gaussian noise on every coordinate at each step.
-
-    Attributes:
-        variance: variance of the noise on one coordinate.
-    """
+    """Bad records send their gradient plus new Gaussian noise on every coordinate at each step."""
 
     variance: float = attrs.field(default=100.0, validator=_POSITIVE)
     per_record: ClassVar[bool] = True  # the noise does not depend on any record

@@ -48,10 +48,7 @@ def seeded_generator(seed: int, stream: int) -> torch.Generator:
 
 
 def valid_ratio(ratio: float) -> float:
-    """The ratio; raises an error if it is above one half.
-
-    Beyond that bad records are the majority and cannot be told from honest ones.
-    """
+    """The ratio, at most one half: beyond that bad records are the majority."""
     return _validate.between(0, 0.5, ratio=ratio)
 
 
@@ -62,11 +59,6 @@ def corrupted_records(records: int, ratio: float, seed: int) -> Tensor:
     as (0.29 of 100 is 29, although the floating-point product is below it). For one seed the sets
     are nested: the records that are bad at ratio 0.1 are also bad at 0.2, so results at different
     ratios are comparable.
-
-    Args:
-        records: number of records in the training set; ids are 0 to records − 1.
-        ratio: the share of bad records, in [0, 0.5].
-        seed: the seed of the choice.
     """
     records = _validate.count(0, _MOST_RECORDS, records=records)
     bad = math.floor(Fraction(repr(valid_ratio(ratio))) * records)
@@ -125,12 +117,10 @@ class _TrainingSet:
 
     @property
     def bad_labels(self) -> Tensor:
-        """The labels of the bad records."""
         return self.labels[self.bad.to(self.labels.device)]
 
     @property
     def numbers(self) -> Tensor:
-        """The features in floating point."""
         return self.features if self.features.is_floating_point() else self.features.float()
 
     def relabelled(self, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,8 +161,7 @@ class _Fault(ABC):
         return self._spoilt(_TrainingSet(features, labels, bad, classes, seed))
 
     @abstractmethod
-    def _spoilt(self, of: "_TrainingSet") -> tuple[Tensor, Tensor]:
-        """All records, with the bad ones corrupted."""
+    def _spoilt(self, of: "_TrainingSet") -> tuple[Tensor, Tensor]: ...
 
 
 @attrs.frozen
@@ -209,11 +198,8 @@ class TargetedLabelFlip(_Fault):
 class FeatureNoise(_Fault):
     """Adds Gaussian noise to every feature of each bad record, in the units of the features.
 
-    The default variance of 100, a standard deviation of 10, makes an image scaled to [0, 1]
+    The default variance, a standard deviation of 10, makes an image scaled to [0, 1]
     unrecognisable.
-
-    Attributes:
-        variance: variance of the noise on one feature.
     """
 
     variance: float = attrs.field(default=100.0, validator=_POSITIVE)
@@ -255,9 +241,6 @@ class ClassMeanPoison(_Poison):
 
     A record of class c becomes mean_c + strength·(mean_c - mean_n), clipped to the range of the
     features, with the label n = c + 1: an exaggerated c that claims to be n.
-
-    Attributes:
-        strength: how far beyond the class mean, in differences of class means.
     """
 
     strength: float = attrs.field(default=3.0, validator=_validate.by(_validate.non_negative))
@@ -332,25 +315,19 @@ class _Chosen:
 
     @functools.cached_property
     def low(self) -> float:
-        """The least feature."""
         return float(self.features.min())
 
     @functools.cached_property
     def high(self) -> float:
-        """The largest feature."""
         return float(self.features.max())
 
     def class_means(self, classes: int) -> Tensor:
         """The mean features of each class, among the attacker's records."""
-        everyone = self.features.mean(0)
-        return torch.stack(
-            [
-                self.features[self.labels == each].mean(0)
-                if bool((self.labels == each).any())
-                else everyone
-                for each in range(classes)
-            ]
-        )
+        means = self.features.mean(0).repeat(classes, *[1] * (self.features.ndim - 1))
+        for each in range(classes):
+            if (own := self.labels == each).any():
+                means[each] = self.features[own].mean(0)
+        return means
 
 
 _HIDDEN = 64

@@ -17,43 +17,34 @@ from prudent_lab.certifying import percent
 @functools.cache
 def sliders() -> list[dict[str, Any]]:
     """The settings of the page: the name, the label, the start and the stops of each."""
-    found: list[dict[str, Any]] = tomllib.loads(_stored("sliders.toml"))["sliders"]
+    found: list[dict[str, Any]] = tomllib.loads(_file("sliders.toml"))["sliders"]
     return found
-
-
-def page() -> str:
-    """The whole page, which needs nothing else."""
-    data = {"sliders": sliders(), "measured": measured(), "grid": stored()}
-    # A closing tag inside the data would end the script.
-    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
-    script = _stored("page/script.js").replace("/* data */ null", text)
-    return (
-        _stored("page/index.html")
-        .replace("/* style */", _stored("page/style.css"))
-        .replace("/* script */", script)
-    )
-
-
-@functools.cache
-def measured() -> dict[str, Any]:
-    """Certified accuracy of the classifiers that come with the package, as `prudent certify` says.
-
-    Measured once on real digits; each curve says with which ε. Rounded down to what is shown.
-    """
-    found: dict[str, Any] = json.loads(_stored("certified.json"))
-    curves = [
-        {"name": each["name"], "accuracy": [float(percent(v, 1)) / 100 for v in each["accuracy"]]}
-        for each in found["curves"]
-    ]
-    return {"records": found["records"], "curves": curves, "note": found["note"]}
 
 
 @functools.cache
 def stored() -> dict[str, Any]:
     """The grid that comes with the package."""
-    found: dict[str, Any] = json.loads(_stored("grid.json"))
+    found: dict[str, Any] = json.loads(_file("grid.json"))
     return found
 
 
-def _stored(name: str) -> str:
+def page() -> str:
+    """The whole page, which needs nothing else."""
+    # Certified accuracy, measured once on real digits, is rounded down to what is shown.
+    given = json.loads(_file("certified.json"))
+    curves = [
+        {"name": each["name"], "accuracy": [float(percent(v, 1)) / 100 for v in each["accuracy"]]}
+        for each in given["curves"]
+    ]
+    measured = {"records": given["records"], "curves": curves, "note": given["note"]}
+    data = {"sliders": sliders(), "measured": measured, "grid": stored()}
+    # A closing tag inside the data would end the script.
+    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
+    script = _file("page/script.js").replace("/* data */ null", text)
+    style = _file("page/style.css")
+    whole = _file("page/index.html").replace("/* style */", style)
+    return whole.replace("/* script */", script)
+
+
+def _file(name: str) -> str:
     return (resources.files("prudent_lab.explore") / name).read_text(encoding="utf-8")

@@ -28,27 +28,20 @@ from prudent_lab.data_files import is_file, search_folders
 _MEAN = (0.485, 0.456, 0.406)
 _DEVIATION = (0.229, 0.224, 0.225)
 _RESNET_WIDTHS = (64, 128, 256, 512)
-_EPSILON = 1e-5
 _AT_ONCE = 256  # images
 
 Network = TypeVar("Network", bound=nn.Module)
 
 
 def read_weights(path: Path | str) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of a PyTorch file that holds only tensors."""
+    """The tensors of a .safetensors file."""
     path = _validate.path(path=path)
     if not is_file(path):
         raise FileNotFoundError(f"Expected a file of weights, got {str(path)!r}.")
-    with reading(path, "a file of tensors, as .safetensors or as PyTorch's"):
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
+    from safetensors.torch import load_file
 
-            found = dict(load_file(path))
-        else:
-            found = dict(torch.load(path, map_location="cpu", weights_only=True))
-        if not all(isinstance(each, Tensor) for each in found.values()):
-            raise ValueError
-        return found
+    with reading(path, "a .safetensors file"):
+        return dict(load_file(path))
 
 
 def find_weights(file: str, data_dir: Path | str | None = None) -> Path:
@@ -82,11 +75,7 @@ class _Block(nn.Module):
 
 
 class ResNet18Features(nn.Module):
-    """ResNet18 (He et al., 2015) up to its last stage, averaged over the image.
-
-    Attributes:
-        width: features per record: 64, 128, 256 or 512 after 1, 2, 3 or 4 stages.
-    """
+    """ResNet18 (He et al., 2015) up to its last stage, averaged over the image."""
 
     def __init__(self, stages: int = 4) -> None:
         super().__init__()
@@ -111,27 +100,9 @@ class ResNet18Features(nn.Module):
 def resnet18(path: Path | str) -> ResNet18Features:
     """ResNet18 with the weights of a file, with as many stages as the file has.
 
-    The file is torchvision's, or one whose batch normalisation is already folded into the
-    convolutions.
+    Its names are torchvision's, batch normalisation is folded into the convolutions.
     """
     weights = read_weights(path)
-    # Each batch normalisation is folded into the convolution before it.
-    for name, weight in list(weights.items()):
-        convolution = name.removesuffix(".weight")
-        normalisation = (
-            convolution.removesuffix("0") + "1"
-            if convolution.endswith("downsample.0")
-            else convolution.replace("conv", "bn")
-        )
-        if f"{normalisation}.running_var" not in weights or convolution == normalisation:
-            continue
-        gain, bias, mean, variance = (
-            weights[f"{normalisation}.{part}"].double()
-            for part in ("weight", "bias", "running_mean", "running_var")
-        )
-        gain = gain / (variance + _EPSILON).sqrt()
-        weights[name] = (weight.double() * gain[:, None, None, None]).float()
-        weights[f"{convolution}.bias"] = (bias - mean * gain).float()
     stages = max((s for s in range(1, 5) if f"layer{s}.0.conv1.weight" in weights), default=1)
     return loaded(ResNet18Features(stages), weights, path)
 
@@ -181,11 +152,6 @@ class ResNet18Embedding:
     """Features of images, bytes or numbers from 0 to 1, each (3, height, width).
 
     Images are computed one by one; one without a number above 1 is read as numbers from 0 to 1.
-
-    Args:
-        network: The network; None reads it from the folder `weights` of the data folders.
-        digest: Of its weights.
-        width: How many features it has.
     """
 
     name = "resnet18"

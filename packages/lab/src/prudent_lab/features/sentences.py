@@ -51,11 +51,6 @@ class SentenceEncoder(nn.Module):
     The mean over the tokens of a text of the last hidden states is its embedding. Weights and
     vocabulary are read from the published files of all-MiniLM-L6-v2; none are shipped or
     downloaded.
-
-    Attributes:
-        weights: By their published names; others are ignored.
-        layers: How many layers are run: all, or the first few, which keep more of the wording.
-        width: Numbers per text.
     """
 
     def __init__(self, weights: dict[str, Tensor], layers: int | None = None) -> None:
@@ -118,11 +113,6 @@ class MiniLMEmbedding:
 
     Texts, or rows of UTF-8 bytes that zeros follow, are computed one by one. `model.safetensors`
     and `tokenizer.json` are read from the folder `weights/all-MiniLM-L6-v2` of the data folders.
-
-    Args:
-        encoder: The network; None reads it.
-        tokenizer: Its tokenizer; None reads it.
-        digest: Of both.
     """
 
     name = "minilm"

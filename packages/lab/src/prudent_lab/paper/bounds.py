@@ -8,16 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prudent import _validate
-from prudent.accounting import (
-    GaussianTest,
-    LaplaceTest,
-    PldAccountant,
-    RdpAccountant,
-    Reveals,
-    Run,
-)
+from prudent.accounting import LaplaceTest, PldAccountant, RdpAccountant, Reveals, Run
 from prudent.accounting.losses.moments import rdp_to_epsilon_balle
-from prudent_lab.paper.conversions import rdp_to_epsilon_classic, rdp_to_epsilon_optimal
 from prudent_lab.paper.theorems import (
     ConditionError,
     amplify_by_sampling,
@@ -137,71 +129,3 @@ def exact_epsilon(setting: Setting, steps: Array, *, test: bool = True) -> Array
     runs = (setting.run(int(count)) for count in steps)
     runs = (run if test else attrs.evolve(run, test=None) for run in runs)
     return np.array([run.epsilon(setting.delta, PldAccountant) for run in runs])
-
-
-@attrs.frozen
-class Price:
-    """One line of a price list."""
-
-    analysis: str  # name of the bound
-    epsilon: float | None  # ε by this bound; None if it does not hold
-    note: str  # its assumptions, or why it does not hold
-
-
-_STAYS = "; accidents of the test stay in the curve"
-_CONVERSIONS = (
-    ("classic", rdp_to_epsilon_classic, f"Mironov 2017{_STAYS}"),
-    ("improved", rdp_to_epsilon_balle, f"Balle et al. 2020, Canonne et al. 2020{_STAYS}"),
-    ("optimal", rdp_to_epsilon_optimal, f"Asoodeh et al. 2021{_STAYS}"),
-)
-
-
-def price_list(setting: Setting, steps: int) -> list[Price]:
-    """The ε of the same run by every analysis, and with cheaper tests."""
-    count = np.array([float(steps)])
-    run, curve = (
-        setting.run(steps),
-        RdpAccountant(list(ORDERS)).compose(setting.run(1).event, steps)._rdp,
-    )
-    threshold = LaplaceTest(setting.test_scale).threshold(setting.failure)
-    gaussian = GaussianTest(threshold / GaussianTest(1.0).threshold(setting.failure))
-
-    def priced(name: str, epsilon: Array, note: str) -> Price:
-        value = float(epsilon[0])
-        if math.isnan(value):
-            return Price(name, None, "the tests alone use all of δ")
-        return Price(name, value, note)
-
-    def exact(name: str, note: str, **change: object) -> Price:
-        return Price(name, attrs.evolve(run, **change).epsilon(setting.delta), note)  # type: ignore[arg-type]
-
-    direct, black = direct_composed_epsilon(setting, count), black_box_epsilon(setting, count)
-    monotone = "a margin no record can raise: the trimmed sum's"
-    same = f"scale {gaussian.scale:.3g}: the same threshold, {threshold:.3g}"
-    return [
-        priced("direct, strong composition", direct, "Theorem 4.2"),
-        priced("Rényi, black-box", black, "Theorem 4.3, any mechanism"),
-        _white_box_price(setting, count),
-        priced("Rényi, exact", exact_renyi_epsilon(setting, count), "both cases, no conditions"),
-        *(
-            Price(f"Rényi, {name} conversion", convert(ORDERS, curve, setting.delta), note)
-            for name, convert, note in _CONVERSIONS
-        ),
-        exact("PLD, noisy margin shown", "the paper's mechanism, exactly"),
-        exact("PLD, branch shown", "only whether the test passed", reveals=Reveals.BRANCH),
-        exact("PLD, monotone branch shown", monotone, reveals=Reveals.MONOTONE_BRANCH),
-        exact("PLD, Gaussian test", same, test=gaussian),
-        exact("PLD, no test", "the Gaussian mechanism alone", test=None),
-    ]
-
-
-def _white_box_price(setting: Setting, count: Array) -> Price:
-    name = "Rényi, white-box"
-    epsilon = float(white_box_epsilon(setting, count)[0])
-    if not math.isnan(epsilon):
-        return Price(name, epsilon, "Theorem 4.4")
-    try:
-        white_box_rdp(2.0, setting.sampling_rate, **setting.mechanism)
-    except ConditionError as error:
-        return Price(name, None, str(error).split(". Outside")[0])
-    return Price(name, None, "Theorem 4.4 holds at no whole order from 2 to 200")

@@ -5,7 +5,6 @@ by someone who knows the features, the noise and the test records (`certify.atta
 """
 
 import functools
-import hashlib
 from collections.abc import Iterable, Iterator
 
 import attrs
@@ -24,7 +23,6 @@ from prudent_lab.datasets import Dataset, load
 from prudent_lab.paper.jobs import Job, settings
 from prudent_lab.paper.results import Reading
 
-Images = npt.NDArray[np.generic]
 _ROWS = 1024
 _PLANNED = 2000  # test records that an aimed attack looks at while it chooses
 
@@ -62,7 +60,6 @@ class Measured:
     partition: Partition
     train: Codes
     test: Codes
-    seen: dict[bytes, Whole] = attrs.field(factory=dict, init=False)
 
     @classmethod
     def of(cls, data: Dataset, public: Partition) -> "Measured":
@@ -100,7 +97,8 @@ class Measured:
         if not isinstance(corruption, Backdoor):
             return accuracy, None
         others = self.truth != corruption.target
-        codes = _stamped(self, attrs.evolve(corruption, ratio=0.0))[others]
+        stamped = corruption.triggered(self.data.test_features).numpy()[others]
+        codes = coded_by(self.public, stamped)
         return accuracy, _percent(_labels(self._weights(codes), counts) == corruption.target)
 
     def _weights(self, codes: Codes) -> Iterator[Weights]:
@@ -112,17 +110,8 @@ class Measured:
         changed = np.flatnonzero((before != after).reshape(len(after), -1).any(axis=1))
         places = self.places.copy()
         if len(changed):
-            places[changed] = self._poison(after[changed])
+            places[changed] = cells_of(self.public, after[changed])
         return places, bad.train_labels.numpy()
-
-    def _poison(self, images: Images) -> Whole:
-        """The cells of bad records; many repeat, in one run or at several ratios."""
-        keys = [hashlib.sha256(image.tobytes()).digest() for image in images]
-        new = {key: index for index, key in enumerate(keys) if key not in self.seen}
-        if new:
-            found = cells_of(self.public, images[list(new.values())])
-            self.seen.update(zip(new, found, strict=True))
-        return np.array([self.seen[key] for key in keys])
 
     def aimed_at(self, noise: Counts, ratio: float, seed: int) -> float:
         """Accuracy in percent after the worst attack aimed at the counts by the bad records."""
@@ -148,7 +137,6 @@ def _known(dataset: str, features: str) -> Measured:
     return Measured.of(data, public)
 
 
-@functools.lru_cache(maxsize=8)
 def noise_of(known: Measured, epsilon: float, seed: int) -> Counts:
     """The noise of a fit with a seed: the same for all records, so that only they differ."""
     model = known.model(epsilon)
@@ -159,14 +147,6 @@ def _with_noise(noise: Counts, places: Whole, labels: Whole) -> Counts:
     counts = attrs.evolve(noise, cells=noise.cells.copy(), totals=noise.totals.copy())
     counts.insert(places, labels)
     return counts
-
-
-@functools.lru_cache(maxsize=1)
-def _stamped(known: Measured, trigger: Backdoor) -> Codes:
-    """The codes of the test records with the trigger in each."""
-    images = trigger.triggered(known.data.test_features).numpy()
-    codes: Codes = coded_by(known.public, images)
-    return codes
 
 
 def _labels(weights: Iterable[Weights], counts: Counts) -> Whole:

@@ -5,26 +5,16 @@ step of a small network leaves most of a GPU idle, so every run is captured as a
 on its own stream, one step of each in turn, and the kernels of different runs overlap. Compiling
 the steps is not worthwhile: it gains a few percent and takes longer than most runs.
 
-A plan has marks, the steps at which its run reaches each (ε, accountant). Solving for them takes
-longer than many of the runs, and all runs of one setting share a plan, so plans are stored in a
-file beside the results.
+A plan has marks, the steps at which its run reaches each (ε, accountant).
 """
 
 import contextlib
 import functools
-import itertools
-import json
 import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,23 +23,22 @@ import torch
 from torch import nn
 
 from prudent import _progress, _validate
-from prudent._files import replacing
 from prudent._rounding import rounded_up
-from prudent._validate import ArgumentError
 from prudent.accounting import PldAccountant, RdpAccountant
 from prudent.accounting.calibration import Accountant, UnreachableTargetError
 from prudent.training import Execution, Plan, accuracy
 from prudent.training.run.metrics import Metrics
 from prudent.training.run.run import Run
 from prudent.training.sampling import roomy_batch
-from prudent_lab.corruption import Backdoor, DataCorruption, GradientCorruption, corruption_of
+from prudent_lab.corruption import Backdoor, DataCorruption, GradientCorruption, parse
 from prudent_lab.datasets import Dataset, load
 from prudent_lab.experiment import build_model
 from prudent_lab.features.resnet import find_weights, resnet18
-from prudent_lab.models import CONVOLUTIONAL, logistic_regression, vgg16, with_features
+from prudent_lab.models import logistic_regression, vgg16, with_features
 from prudent_lab.paper.certified import run_certified
 from prudent_lab.paper.jobs import Job
 from prudent_lab.paper.results import Reading, append, read
+from prudent_lab.settings import Experiment
 
 ACCOUNTANTS: dict[str, Accountant] = {"rdp": RdpAccountant, "pld": PldAccountant}
 _PARTS = 4
@@ -87,7 +76,7 @@ def run_jobs(
 
     Args:
         wanted: The runs.
-        results: A CSV file, created if needed. Solved plans are stored beside it.
+        results: A CSV file, created if needed.
         device: Where to train.
         at_once: Number of concurrent runs: processes on the CPU, streams on a GPU.
         most_steps: Shorten every run, for a smoke test. The rows then have the number of steps
@@ -99,14 +88,11 @@ def run_jobs(
     # One feature map after the other, so that each is applied to the records once.
     by_features = sorted(missing, key=lambda job: (job.features, job.dataset))
     certified = [job for job in by_features if job.features]
-    names = {job.setting["data"] for job in todo}
-    counts = {name: len(_loaded(name).train_labels) for name in names}
-    plans = Plans(results.with_name("plans.json"), counts)
     with _progress.part("runs", len(missing)):
 
-        def planned() -> Iterator[Planned]:
+        def plans() -> Iterator[Planned]:
             for job in todo:
-                plan, marks = plans.of(job)
+                plan, marks = planned(job, len(_loaded(job.setting["data"]).train_labels))
                 if most_steps is not None:
                     plan = attrs.evolve(plan, steps=min(plan.steps, most_steps))
                     marks = [mark._replace(step=min(mark.step, most_steps)) for mark in marks]
@@ -119,9 +105,15 @@ def run_jobs(
         for job in certified:
             finished(run_certified(job))
         if torch.device(device).type == "cuda":
-            _run_on_streams(planned(), finished, torch.device(device), at_once or 16)
+            place, most = torch.device(device), at_once or 16
+            featured = functools.lru_cache(maxsize=most)(_featured)
+            works = (
+                _work(job, plan, marks, featured(_records(job), place), finished, place)
+                for job, plan, marks in plans()
+            )
+            in_turns(works, most, place)
         else:
-            _run_in_processes(planned(), finished, at_once or os.cpu_count() or 1)
+            _run_in_processes(plans(), finished, at_once or os.cpu_count() or 1)
 
 
 def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
@@ -148,7 +140,7 @@ class GridRecords(NamedTuple):
 
 def _records(job: Job) -> GridRecords:
     mine = job.setting
-    is_of_data = isinstance(corruption_of(job.corrupt), DataCorruption)
+    is_of_data = isinstance(parse(job.corrupt), DataCorruption)
     corrupt, seed = (job.corrupt, job.seed) if is_of_data else ("none", 0)
     backbone = _validate.one_of(("", *BACKBONES), backbone=mine.get("backbone", ""))
     return GridRecords(
@@ -162,7 +154,7 @@ _loaded = functools.cache(load)
 @functools.lru_cache(maxsize=12)
 def _corrupted(data: str, corrupt: str, seed: int) -> Dataset:
     """The records after data corruption, on the host."""
-    clean, corruption = _loaded(data), corruption_of(corrupt)
+    clean, corruption = _loaded(data), parse(corrupt)
     return clean.corrupted(corruption, seed) if isinstance(corruption, DataCorruption) else clean
 
 
@@ -175,20 +167,6 @@ def _featured(records: GridRecords, device: torch.device) -> Dataset:
     if records.centred:
         data = data.mapped(lambda values: 2 * values - 1)
     return data.to(device)
-
-
-def _run_on_streams(
-    planned: Iterable[Planned], finished: Finished, device: torch.device, at_once: int
-) -> None:
-    featured = functools.lru_cache(maxsize=at_once)(_featured)
-
-    def works(prefetched: Iterable[Planned]) -> Iterator[Work]:
-        for job, plan, marks in prefetched:
-            data = featured(_records(job), device)
-            yield _work(job, plan, marks, data, finished, device)
-
-    with ThreadPoolExecutor(4) as pool:
-        in_turns(works(_prefetched(planned, pool, at_once)), at_once, device)
 
 
 def in_turns(works: Iterable[Work], at_once: int, device: torch.device) -> None:
@@ -208,24 +186,6 @@ def in_turns(works: Iterable[Work], at_once: int, device: torch.device) -> None:
                 waiting.append((work, stream))
             elif (following := next(coming, None)) is not None:
                 waiting.append((following, stream))
-
-
-def _prefetched(
-    planned: Iterable[Planned], pool: ThreadPoolExecutor, ahead: int
-) -> Iterator[Planned]:
-    """The same items, while other threads corrupt the images of the next ones.
-
-    These threads work on the host only, because they must not use a device on which a step is being
-    captured.
-    """
-    waiting: deque[tuple[Planned, Future[Dataset]]] = deque()
-    for item in itertools.chain(planned, [None] * ahead):  # None: no more to come
-        if item is not None:
-            waiting.append((item, pool.submit(_corrupted, *_records(item[0])[:3])))
-        if waiting and (item is None or len(waiting) > ahead):
-            ready, data = waiting.popleft()
-            data.result()
-            yield ready
 
 
 def _run_in_processes(planned: Iterable[Planned], finished: Finished, at_once: int) -> None:
@@ -249,7 +209,9 @@ def _work(
     corruption, optimizer = job.experiment.corruption, job.experiment.optimizer
     run = Run.prepare(
         plan,
-        _model(job, data),
+        logistic_regression(tuple(data.train_features.shape[1:]), data.classes)
+        if "backbone" in job.setting
+        else build_model(data, job.seed),
         nn.CrossEntropyLoss(reduction="none"),
         (data.train_features, data.train_labels),
         options={"lr": optimizer.lr, "momentum": optimizer.momentum},
@@ -264,7 +226,7 @@ def _work(
         corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
         average=optimizer.average,
     )
-    evaluate, history, step = _evaluation(corruption, data), [], 0
+    evaluate, history, step = _evaluation(corruption, data), dict[int, Metrics](), 0
     for mark in sorted({mark.step for mark in marks}):
         for _ in range(step, mark):
             run.take()
@@ -272,21 +234,8 @@ def _work(
         step = mark
         with run.shown() as model:
             shown = evaluate(model)
-        history.append(run.metrics(shown))
-    finished(_readings(job, plan, marks, history))
-
-
-def _model(job: Job, data: Dataset) -> nn.Module:
-    """The network that the settings of a job name, or the usual one for its records."""
-    mine = job.setting
-    shape = tuple(data.train_features.shape[1:])
-    if "backbone" in mine:
-        return logistic_regression(shape, data.classes)
-    if "network" in mine:
-        channels, height, width = shape
-        make = CONVOLUTIONAL[_validate.one_of(tuple(CONVOLUTIONAL), network=mine["network"])]
-        return make((channels, height, width), data.classes, job.seed)
-    return build_model(data, job.seed)
+        history[mark] = run.metrics(shown)
+    finished([_reading(job, plan, mark, history[mark.step]) for mark in marks])
 
 
 def _evaluation(
@@ -303,76 +252,50 @@ def _evaluation(
     return lambda model: {**clean(model), "success": triggered(model)["accuracy"]}
 
 
-def _readings(job: Job, plan: Plan, marks: list[Mark], history: list[Metrics]) -> list[Reading]:
-    entries = {entry.step: entry for entry in history}
-
-    def reading(mark: Mark) -> Reading:
-        entry = entries[mark.step]
-        success = entry.evaluation.get("success")
-        return Reading(
-            *job.run,
-            epsilon=mark.epsilon,
-            accountant=mark.accountant,
-            steps=mark.step,
-            noise_multiplier=round(getattr(plan.aggregation, "noise_multiplier", 0.0), 5),
-            accuracy=round(100 * entry.evaluation["accuracy"], 2),
-            pass_rate=None if entry.pass_rate is None else round(entry.pass_rate, 3),
-            trim=entry.trim,
-            success=None if success is None else round(100 * success, 2),
-        )
-
-    return list(map(reading, marks))
+def _reading(job: Job, plan: Plan, mark: Mark, entry: Metrics) -> Reading:
+    success = entry.evaluation.get("success")
+    return Reading(
+        *job.run,
+        epsilon=mark.epsilon,
+        accountant=mark.accountant,
+        steps=mark.step,
+        noise_multiplier=round(getattr(plan.aggregation, "noise_multiplier", 0.0), 5),
+        accuracy=round(100 * entry.evaluation["accuracy"], 2),
+        pass_rate=None if entry.pass_rate is None else round(entry.pass_rate, 3),
+        trim=entry.trim,
+        success=None if success is None else round(100 * success, 2),
+    )
 
 
-class Plans:
-    """Solved plans, stored in a file.
+def planned(job: Job, records: int) -> tuple[Plan, list[Mark]]:
+    """The plan of a job on a number of records, and its marks, ordered by step."""
+    alike = job.experiment.changed(corrupt="none", seed=0, lr=1.0, momentum=0.0)
+    epsilons, curve = job.epsilons, tuple(job.setting["curve"])
+    noise, marks = _solved(alike, job.target, epsilons, curve, records)
+    fixed = job.experiment.changed(epsilon=None, noise_multiplier=noise, steps=marks[-1].step)
+    return fixed.plan(records), marks
 
-    Args:
-        path: A JSON file, created if needed.
-        records: Number of training records by name of the data set.
-    """
 
-    def __init__(self, path: Path, records: dict[str, int]) -> None:
-        self._path, self._records = path, records
-        self._solved = json.loads(path.read_text()) if path.exists() else {}
-
-    def of(self, job: Job) -> tuple[Plan, list[Mark]]:
-        """The plan of a job and its marks, ordered by step."""
-        experiment = job.experiment
-        alike = experiment.changed(corrupt="none", seed=0, lr=1.0, momentum=0.0)
-        key = repr((job.epsilons, job.setting["curve"], alike))
-        if key not in self._solved:
-            self._solved[key] = self._solve(job)
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self._path) as file:
-                json.dump(self._solved, file, indent=1)
-        noise, marks = self._solved[key]["noise"], self._solved[key]["marks"]
-        fixed = experiment.changed(epsilon=None, noise_multiplier=noise, steps=marks[-1][0])
-        return fixed.plan(self._records[experiment.dataset]), [Mark(*mark) for mark in marks]
-
-    def _solve(self, job: Job) -> dict[str, object]:
-        experiment = job.experiment
-        records, delta = self._records[experiment.dataset], experiment.privacy.delta
-        try:
-            plan = experiment.plan(records)
-        except UnreachableTargetError as error:
-            raise ArgumentError(
-                f"datasets.{job.dataset}.epsilons",
-                f"with a value that one step of {job.column} stays within",
-                got=list(job.epsilons),
-                why=f"a batch of {experiment.privacy.batch} is drawn from {records:,} records",
-                hint="Use a smaller batch, more noise or larger epsilons.",
-            ) from error
-        if job.target is None:
-            wanted = [(e, a) for e in job.epsilons for a in ACCOUNTANTS]
-            wanted += [(e, "pld") for e in job.setting["curve"] if e < max(job.epsilons)]
-            marks = set[Mark]()
-            for e, a in wanted:
-                with contextlib.suppress(UnreachableTargetError):  # even one step exceeds it
-                    within = plan.longest(epsilon=e, delta=delta, accountant=ACCOUNTANTS[a])
-                    marks.add(Mark(within.steps, e, a))
-        else:
-            parts = [plan.steps * part // _PARTS for part in range(1, _PARTS)]
-            spent = [Mark(s, float(rounded_up(plan.epsilon_after(s, delta))), "pld") for s in parts]
-            marks = {*spent, Mark(plan.steps, job.target, "pld")}
-        return {"noise": plan.aggregation.noise_multiplier, "marks": sorted(marks)}  # type: ignore[attr-defined]
+@functools.cache
+def _solved(
+    experiment: Experiment,
+    target: float | None,
+    epsilons: tuple[float, ...],
+    curve: tuple[float, ...],
+    records: int,
+) -> tuple[float, list[Mark]]:
+    """Noise and marks, which take longer to solve than many of the runs that share them."""
+    plan, delta = experiment.plan(records), experiment.privacy.delta
+    if target is None:
+        wanted = [(e, a) for e in epsilons for a in ACCOUNTANTS]
+        wanted += [(e, "pld") for e in curve if e < max(epsilons)]
+        marks = set[Mark]()
+        for e, a in wanted:
+            with contextlib.suppress(UnreachableTargetError):  # even one step exceeds it
+                within = plan.longest(epsilon=e, delta=delta, accountant=ACCOUNTANTS[a])
+                marks.add(Mark(within.steps, e, a))
+    else:
+        parts = [plan.steps * part // _PARTS for part in range(1, _PARTS)]
+        spent = [Mark(s, float(rounded_up(plan.epsilon_after(s, delta))), "pld") for s in parts]
+        marks = {*spent, Mark(plan.steps, target, "pld")}
+    return plan.aggregation.noise_multiplier, sorted(marks)  # type: ignore[attr-defined]

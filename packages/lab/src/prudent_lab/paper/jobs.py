@@ -2,17 +2,6 @@
 
 A run with fixed noise reaches each (ε, accountant) at some step, so one run fills several cells:
 accuracy is evaluated at each of those steps.
-
-A user's own runs are of data sets and corruptions named in a file, with the paper's methods.
-
-    [datasets.wine]
-    like = "mnist"
-    data = "npz:wine.npz"
-    epsilons = [1.0, 3.0]
-    corruptions = ["none", "label:0.1", "faults.py:swap:0.2"]
-
-Settings that a data set does not name are those of the one it is `like`: a data set of the paper's
-settings, or one above it in the file.
 """
 
 import csv
@@ -21,22 +10,13 @@ import itertools
 import tomllib
 from collections.abc import Collection, Iterable, Iterator
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import attrs
 
-from prudent import _formats, _validate
-from prudent._validate import ArgumentError
+from prudent import _validate
 from prudent.accounting import GaussianTest, LaplaceTest
-from prudent_lab.corruption import (
-    AIMED,
-    DataCorruption,
-    GradientCorruption,
-    corruption_of,
-    parse,
-    written,
-)
+from prudent_lab.corruption import AIMED, GradientCorruption, parse
 from prudent_lab.paper.results import RunKey
 from prudent_lab.settings import Experiment
 
@@ -101,21 +81,11 @@ def settings() -> Settings:
     """
     text = resources.files("prudent_lab.paper").joinpath("grid.toml").read_text()
     grid = tomllib.loads(text)
-    return grid | {"datasets": resolved(grid["datasets"], {})}
-
-
-def resolved(mine: Settings, known: Settings) -> Settings:
-    """Data sets with all their settings; those that they are `like` stand above them or in `known`.
-
-    Raises:
-        KeyError: If a data set is like one that is not there.
-    """
     whole: Settings = {}
-    for name, own in mine.items():
-        like = own.get("like")
-        base = (known | whole)[like] if like else {"paper": name}
+    for name, own in grid["datasets"].items():
+        base = whole[own["like"]] if "like" in own else {"paper": name}
         whole[name] = base | {key: value for key, value in own.items() if key != "like"}
-    return whole
+    return grid | {"datasets": whole}
 
 
 @attrs.frozen
@@ -129,13 +99,11 @@ class Job:
     # the paper's methods fix the noise and reach several.
     epsilons: tuple[float, ...]
     seed: int  # seed of everything random in the run
-    # Where the data set's settings are looked up; by default those of the paper.
-    settings: Settings = attrs.field(factory=settings, eq=False, repr=False)
 
     @property
     def setting(self) -> Settings:
         """The settings of the data set."""
-        own: Settings = self.settings["datasets"][self.dataset]
+        own: Settings = settings()["datasets"][self.dataset]
         return own
 
     @property
@@ -146,7 +114,7 @@ class Job:
     @property
     def features(self) -> str:
         """The feature map of a certified classifier; empty for a training run."""
-        return str(self.settings["certified"].get(self.column, ""))
+        return str(settings()["certified"].get(self.column, ""))
 
     @property
     def run(self) -> RunKey:
@@ -154,26 +122,16 @@ class Job:
         return self.dataset, self.corrupt, self.column, self.target, self.seed
 
     @property
-    def _corruption(self) -> str | DataCorruption | GradientCorruption:
-        """The corruption by name, or a user's own, which takes the seed as a named one does."""
-        if not written(self.corrupt).own:
-            return self.corrupt
-        made: Any = corruption_of(self.corrupt)
-        own: DataCorruption | GradientCorruption
-        own = attrs.evolve(made, seed=self.seed) if hasattr(made, "seed") else made
-        return own
-
-    @property
     def experiment(self) -> Experiment:
         """The experiment to run; with the paper's settings, up to the largest ε."""
-        every, mine = self.settings, self.setting
+        every, mine = settings(), self.setting
         common = {
             "dataset": mine["data"],
             "delta": every["delta"],
             "failure": every["failure"],
             "clip": mine["clip"],
             "propose": mine["propose"],
-            "corrupt": self._corruption,
+            "corrupt": self.corrupt,
             "seed": self.seed,
             "epsilon": max(self.epsilons),
         }
@@ -279,67 +237,3 @@ def is_met(attack: str, *, certified: bool) -> bool:
     if attack.startswith(f"{AIMED}:"):
         return certified
     return not (certified and isinstance(parse(attack), GradientCorruption))
-
-
-_NEEDED = ("data", "epsilons", "batch", "lr", "clip", "propose", "trim_most", "noise")
-_DEFAULTS: Settings = {"curve": [], "corruptions": ["none"], "methods": list(PAPER_COLUMNS)}
-_LISTS = ("epsilons", "curve", "corruptions", "methods")
-_KNOWN = (*_NEEDED, *_DEFAULTS, "like", "centred", "network", "momentum", "backbone", "size")
-
-
-def read_settings(path: Path) -> Settings:
-    """The data sets of a file, each with all its settings, and the rest of the paper's settings.
-
-    Raises:
-        FileNotFoundError: If there is no file.
-        ValueError: If the file is not valid; names the data set and the setting.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"Expected a file of settings, got {str(path)!r}.")
-    with _formats.reading(path, "a TOML file"):
-        grid = tomllib.loads(path.read_text("utf-8"))
-    named = grid.get("datasets")
-    if set(grid) != {"datasets"} or not isinstance(named, dict) or not named:
-        raise ArgumentError("grid", "only tables [datasets.NAME], at least one", got=list(grid))
-    known = settings()["datasets"]
-    for position, (name, mine) in enumerate(named.items()):
-        if not isinstance(mine, dict):
-            raise ArgumentError("grid", f"a table [datasets.{name}]", got=mine)
-        for key in mine:
-            _validate.one_of(_KNOWN, **{f"datasets.{name}": key})
-        if "like" in mine:
-            above = [*known, *list(named)[:position]]
-            _validate.one_of(above, **{f"datasets.{name}.like": mine["like"]})
-    datasets = {name: _DEFAULTS | mine for name, mine in resolved(named, known).items()}
-    for name, mine in datasets.items():
-        _check_values(name, mine)
-    return settings() | {"datasets": datasets}
-
-
-def own_jobs(mine: Settings, seeds: int) -> Iterator[Job]:
-    """The runs of every data set under each of its corruptions, by its methods; ordered by seed."""
-    for seed in range(seeds):
-        for name, one in mine["datasets"].items():
-            for corrupt in one["corruptions"]:
-                for method in one["methods"]:
-                    yield Job(name, corrupt, method, tuple(one["epsilons"]), seed, mine)
-
-
-def _check_values(name: str, mine: Settings) -> None:
-    """Raise an error unless a job can be made of every corruption and method of a data set."""
-    if missing := [key for key in _NEEDED if key not in mine]:
-        raise ArgumentError(
-            f"datasets.{name}",
-            f"with {', '.join(missing)}",
-            got=sorted(mine),
-            hint='Take them from another data set: like = "mnist".',
-        )
-    for key in _LISTS:
-        if not isinstance(mine[key], list) or (key != "curve" and not mine[key]):
-            raise ArgumentError(f"datasets.{name}.{key}", "a list", got=mine[key])
-    for method in mine["methods"]:
-        _validate.one_of(PAPER_COLUMNS, **{f"datasets.{name}.methods": method})
-        if method not in mine["noise"]:
-            raise ArgumentError(f"datasets.{name}.noise", f"with {method}", got=mine["noise"])
-    for corrupt in mine["corruptions"]:
-        corruption_of(corrupt)

@@ -1,10 +1,9 @@
 """Plots of the figures in one style, readable without colour and in print."""
 
-import decimal
 import io
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,6 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from prudent_lab.paper import panels
-from prudent_lab.paper.bounds import Price
-from prudent_lab.paper.convergence import Distance
-
-_ROUNDED_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)  # keeps bounds valid
 
 # Okabe and Ito's colour-blind safe palette.
 _BLACK, _GREY = "#000000", "#8c8c8c"
@@ -89,20 +84,21 @@ _STROKES: Mapping[str, Stroke] = {
 
 def save(figure: panels.Figure, directory: Path) -> list[Path]:
     """Write figureN.csv, figureN.png and figureN.svg; return their paths."""
-    pictures = save_drawing(lambda: draw(figure), directory, f"figure{figure.number}")
-    table = directory / f"figure{figure.number}.csv"
+    directory.mkdir(parents=True, exist_ok=True)
+    table, image, drawing = (
+        directory / f"figure{figure.number}.{kind}" for kind in ("csv", "png", "svg")
+    )
     panels.write_csv(figure, table)
-    return [table, *pictures]
+    with mpl.rc_context(_SETTINGS):
+        canvas = draw(figure)
+        canvas.savefig(image, metadata={"Software": None})
+        canvas.set_layout_engine("none")  # keeps the layout computed above
+        canvas.savefig(drawing, metadata={"Date": None})
+    return [table, image, drawing]
 
 
 def inline(figure: panels.Figure, name: str, strokes: Mapping[str, Stroke] = _STROKES) -> str:
-    """A figure as SVG for embedding in a page, in the page's colours.
-
-    Args:
-        figure: What is drawn.
-        name: Prefix of its SVG ids, since a page may hold many drawings.
-        strokes: Line styles by the names of the curves.
-    """
+    """A figure as SVG for embedding in a page, in the page's colours."""
     buffer = io.StringIO()
     with mpl.rc_context(_SETTINGS):
         unset = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -116,13 +112,6 @@ def inline(figure: panels.Figure, name: str, strokes: Mapping[str, Stroke] = _ST
     for colour, variable in _PAGE_COLOURS.items():
         text = text.replace(colour.lower(), variable)
     return text.replace("<svg ", '<svg fill="currentColor" role="img" ', 1).strip()
-
-
-def single_axes(width: float, height: float) -> tuple[Canvas, Any]:
-    """A drawing with one pair of axes, in inches."""
-    canvas = Canvas(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(canvas)
-    return canvas, canvas.subplots()
 
 
 def draw(figure: panels.Figure, strokes: Mapping[str, Stroke] = _STROKES) -> Canvas:
@@ -214,58 +203,3 @@ def _ticks(axes: Any, figure: panels.Figure) -> None:
     if figure.x.startswith("order"):
         axes.set_xticks([2, 4, 8, 16, 32, 64], ["2", "4", "8", "16", "32", "64"])
         axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def draw_comparison(prices: Sequence[Price], title: str) -> Canvas:
-    """Draw one bar per analysis, or a note for one that does not hold."""
-    canvas, axes = single_axes(8.4, 0.42 * len(prices) + 1.2)
-    known = sorted(price.epsilon for price in prices if price.epsilon is not None)
-    end = 1.1 * known[-1]
-    if len(known) > 1 and known[-1] > 4 * known[-2]:  # let one loose bound exceed the axis
-        end = 1.3 * known[-2]
-    for row, price in enumerate(prices):
-        if price.epsilon is None:
-            axes.text(0.01 * end, row, price.note, va="center", style="italic", color="#777777")
-            continue
-        ours = price.analysis.startswith("PLD") or price.analysis.endswith("exact")
-        axes.barh(row, min(price.epsilon, end), color=_BLUE if ours else _ORANGE, height=0.62)
-        inside, beyond = price.epsilon > 0.85 * end, " →" if price.epsilon > end else ""
-        mark = f"{_ROUNDED_UP.create_decimal(price.epsilon):g}{beyond}"
-        place = min(price.epsilon, end) + (-0.01 if inside else 0.01) * end
-        side, colour = "right" if inside else "left", "white" if inside and ours else "black"
-        axes.text(place, row, mark, va="center", ha=side, color=colour)
-    axes.set_yticks(range(len(prices)), [price.analysis for price in prices])
-    axes.invert_yaxis()
-    axes.set_xlim(0, end)
-    axes.set_xlabel("ε (orange: the paper's analyses; blue: exact ones)")
-    axes.set_title(title, loc="left", weight="bold")
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0)
-    return canvas
-
-
-def draw_distances(rows: Sequence[Distance]) -> Canvas:
-    """Draw the corrected and the printed bound against the number of bad gradients."""
-    canvas, axes = single_axes(6.4, 3.6)
-    axes.plot([row.bad for row in rows], [row.corrected for row in rows], "o-", color=_BLUE)
-    axes.annotate("corrected", (rows[-1].bad, rows[-1].corrected), color=_BLUE, ha="right")
-    known = [(row.bad, row.printed) for row in rows if row.printed is not None]
-    if known:
-        axes.plot(*zip(*known, strict=True), "s--", color=_ORANGE)
-        axes.annotate("as printed (false)", known[-1], color=_ORANGE, ha="right", va="top")
-    axes.set_yscale("log")
-    axes.set_xlabel("bad gradients per step")
-    axes.set_ylabel("squared distance to the optimum, at most")
-    return canvas
-
-
-def save_drawing(draw_canvas: Callable[[], Canvas], directory: Path, stem: str) -> list[Path]:
-    """Write a drawing as PNG and as SVG; return their paths."""
-    directory.mkdir(parents=True, exist_ok=True)
-    image, drawing = directory / f"{stem}.png", directory / f"{stem}.svg"
-    with mpl.rc_context(_SETTINGS):
-        canvas = draw_canvas()
-        canvas.savefig(image, metadata={"Software": None})
-        canvas.set_layout_engine("none")  # keeps the layout computed above
-        canvas.savefig(drawing, metadata={"Date": None})
-    return [image, drawing]

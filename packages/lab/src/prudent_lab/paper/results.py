@@ -1,5 +1,6 @@
 """The results of the runs: one row per ε that a run reached, and the table cells they fill."""
 
+import contextlib
 import csv
 import errno
 import functools
@@ -141,14 +142,11 @@ def shipped() -> Path:
     return Path(str(resources.files("prudent_lab.paper").joinpath("results.csv")))
 
 
-def results_path(size: str, given: Path | None, *, running: bool, grid: Path | None = None) -> Path:
+def results_path(size: str, given: Path | None, *, running: bool) -> Path:
     """The path from which results are read and, with `running`, to which they are appended.
 
-    Full results start as a copy of those shipped with the package, those of a user's own settings
-    are named as their file, `grid`. Small ones have another ending, so that the two never mix.
-
-    Raises:
-        ValueError: If a file of the other size is given.
+    Full results start as a copy of those shipped with the package. Small ones have another ending,
+    so that the two never mix.
     """
     is_small = size == "small"
     if given is not None:
@@ -156,9 +154,8 @@ def results_path(size: str, given: Path | None, *, running: bool, grid: Path | N
             allowed = f"ending in {SMALL}" if is_small else f"not ending in {SMALL}"
             raise _validate.ArgumentError("results", f"{allowed} at size {size}", got=str(given))
         return given
-    name = "results" if grid is None else grid.stem
-    own = FOLDER / f"{name}{SMALL if is_small else '.csv'}"
-    if is_small or grid is not None:
+    own = FOLDER / f"results{SMALL if is_small else '.csv'}"
+    if is_small:
         return own
     if not running:
         return shipped()
@@ -169,15 +166,9 @@ def results_path(size: str, given: Path | None, *, running: bool, grid: Path | N
 
 
 def read(path: Path, *, seeds: int | None = None) -> Results:
-    """Read a results file.
+    """Read a CSV file of results; with `seeds`, of this many seeds, starting with the first.
 
-    Args:
-        path: A CSV file with the columns of `Reading`; a file of small runs ends in `.small.csv`.
-        seeds: Use only this many seeds, starting with the first.
-
-    Raises:
-        FileNotFoundError: If there is no file; says how to make results.
-        ValueError: If the file is invalid; names the file, the line and the problem.
+    Errors name the file, the line and the problem.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -238,23 +229,23 @@ def _reading(row: dict[str, str | None], place: str) -> Reading:
         for name in COLUMNS:
             if (text := row[name]) is None:
                 raise ValueError(f"expected {len(COLUMNS)} values, got fewer.")
-            if not text.isprintable() or "[" in text:
+            if not text.isprintable():
                 raise ValueError(f"expected {name} in plain characters, got {text!r}.")
-            values[name] = text if name in _WORDS else _number(name, text)
+            if name in _WORDS:
+                values[name] = text
+            elif not text and name in _MAY_BE_EMPTY:
+                values[name] = None
+            else:
+                values[name] = _number(name, text)
         return Reading(**values)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
 
 
-def _number(name: str, text: str) -> float | None:
-    if not text and name in _MAY_BE_EMPTY:
-        return None
-    try:
+def _number(name: str, text: str) -> float:
+    with contextlib.suppress(OverflowError, ValueError):
         number = int(text) if name in _WHOLE else float(text)
-        finite = math.isfinite(number)
-    except (OverflowError, ValueError):
-        kind = "a whole number" if name in _WHOLE else "a number"
-        raise ValueError(f"expected {name} {kind}, got {text!r}.") from None
-    if not finite:
-        raise ValueError(f"expected {name} finite, got {text!r}.")
-    return number
+        if math.isfinite(number):
+            return number
+    kind = "a whole number" if name in _WHOLE else "a finite number"
+    raise ValueError(f"expected {name} {kind}, got {text!r}.")

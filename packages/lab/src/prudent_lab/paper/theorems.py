@@ -9,12 +9,8 @@ Two kinds of neighbours exist. Case 1: both margins are zero, the test reveals n
 probability `failure` the answer of sensitivity one is released with the small noise. Case 2: the
 answer has sensitivity at most `propose` and the test costs one Laplace release.
 
-Bounds on Poisson-sampled Propose-Test-Release: white-box, black-box and the plug-in curve.
-
-P is the release without a record, Q the release with it and
-M = (1 - sampling_rate) P + sampling_rate Q: forward is M against P, reverse is P against M.
-
-Composition and sampling of (ε, δ) guarantees, for comparison with Rényi accounting.
+P is the release without a record, Q the one with it, M = (1 - sampling_rate) P + sampling_rate Q:
+forward is M against P, reverse is P against M.
 """
 
 import math
@@ -28,23 +24,15 @@ from prudent.accounting._numeric import Array, Numbers, expm1_minus, orders, sma
 from prudent.accounting.losses.moments import gaussian_epsilon, laplace_rdp
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
-_EXACT = "Use the exact accountant, prudent.PldAccountant, which has none."
 
 
 class ConditionError(ValueError):
-    """A bound was requested where its theorem does not hold, so it would not be a guarantee.
+    """A bound was requested where its theorem does not hold, so it would not be a guarantee."""
 
-    Args:
-        theorem: The theorem.
-        condition: The condition that fails.
-        given: What was given, and by how much it fails the condition.
-        instead: What to do instead.
-    """
-
-    def __init__(self, theorem: str, condition: str, given: str, instead: str = _EXACT) -> None:
+    def __init__(self, theorem: str, condition: str, given: str) -> None:
         super().__init__(
-            f"{theorem} needs {condition}, got {given}. "
-            f"Outside its conditions the formula is not a bound. {instead}"
+            f"{theorem} needs {condition}, got {given}. Outside its conditions the formula is not "
+            "a bound. Use the exact accountant, prudent.PldAccountant, which has none."
         )
 
 
@@ -63,18 +51,11 @@ def log1p_minus(x: Array) -> Array:
 def laplace_log_moment(exponent: float, q: float, b: float) -> float:
     """Logarithm of the moment R(e) = E_P[(M/P)^e] of P = Laplace(0), Q = Laplace(1).
 
-    M = (1-q) P + q Q is the mixture that sampling gives. The moment E_M[(P/M)^a] of the other
-    direction is R(1 - a).
-
-    The privacy loss of Q against P has a point mass at both ends and is smooth between them. The
-    smooth part is integrated by Gauss-Legendre panels short enough for every order, and the
-    first-order term, whose mean is zero, is removed before integrating: the logarithm is accurate
-    to about twelve digits even where the moment differs from one by only 10^-12.
-
-    Args:
-        exponent: e, any real number.
-        q: Probability in [0, 1] that the record is in the sample.
-        b: Scale of both Laplace distributions.
+    The moment E_M[(P/M)^a] of the other direction is R(1 - a). The privacy loss of Q against P has
+    a point mass at both ends and is smooth between them. The smooth part is integrated by
+    Gauss-Legendre panels short enough for every order, and the first-order term, whose mean is
+    zero, is removed before integrating: the logarithm is accurate to about twelve digits even where
+    the moment differs from one by only 10^-12.
     """
     loss, weight = _laplace_losses(exponent, b)
     excess = q * np.expm1(loss)
@@ -144,11 +125,7 @@ def white_box_rdp(
 
     Guarantee: the bound is valid for every argument that does not raise. No experiment of the paper
     is among them, and outside the conditions the formula can be thousands of times too small
-    (Errata 3).
-
-    Raises:
-        ConditionError: If the sampling rate, the noise or an order is outside the conditions,
-            saying which and by how much.
+    (Errata 3): there it raises a ConditionError.
     """
     a = orders(order)
     _validate.between(0, 0.5, ends="(]", failure=failure)
@@ -294,16 +271,8 @@ def strong_composition(epsilon: float, delta: float, count: int, delta_total: fl
 
     Kairouz, Oh and Viswanath 2015, Theorem 3.3: the worst case is the pair that reveals the record
     with probability delta and otherwise answers by randomized response, so the composed privacy
-    loss is epsilon times a shifted binomial. Its profile is inverted exactly, rounded up.
-
-    Args:
-        epsilon: ε of each release.
-        delta: δ of each release.
-        count: Number of releases.
-        delta_total: δ of all of them together, at least 1 - (1 - delta)^count.
-
-    Raises:
-        ConditionError: If delta_total is smaller than what the deltas alone cost.
+    loss is epsilon times a shifted binomial. Its profile is inverted exactly, rounded up. A
+    delta_total below 1 - (1 - delta)^count, what the deltas alone cost, raises a ConditionError.
     """
     epsilon = _validate.non_negative(epsilon=epsilon)
     delta = _validate.between(0, 1, ends="[)", delta=delta)
@@ -351,10 +320,7 @@ def direct_epsilon(
     """Theorem 4.2: ε of the direct analysis, with two printed formulas corrected (Errata 1, 3-4).
 
     The release is (1/test_scale + ε_Gauss(δ), failure + δ)-DP; here δ = delta - failure, and
-    ε_Gauss is the exact one.
-
-    Raises:
-        ConditionError: If delta does not exceed failure.
+    ε_Gauss is the exact one. A delta that does not exceed failure raises a ConditionError.
     """
     rest = _rest(delta, failure)
     test_scale = _validate.positive(test_scale=test_scale)
@@ -368,9 +334,6 @@ def direct_epsilon_sharpened(
 
     Case 1 is (ε_Gauss(δ), (1 - failure) δ + failure)-DP and case 2 is (1/test_scale + ε_Gauss(δ),
     δ)-DP; the larger ε at the requested delta is returned.
-
-    Raises:
-        ConditionError: If delta does not exceed failure.
     """
     rest = _rest(delta, failure) / (1 - failure)
     test_scale = _validate.positive(test_scale=test_scale)
@@ -397,17 +360,8 @@ def ptr_rdp(
 ) -> Numbers:
     """Theorem 4.3: Rényi divergence bound of one Propose-Test-Release, any order above one.
 
-    Args:
-        order: Rényi order or orders.
-        noise_multiplier: Gaussian noise of the fallback branch, σ₁.
-        propose: Proposed sensitivity; the robust branch has noise σ₂ = propose · σ₁.
-        test_scale: Laplace scale of the test.
-        failure: Probability in (0, 1/2] that the test passes at margin zero.
-
-    Returns:
-        The larger of case 1, a mixture of two Gaussian moments, and case 2, Gaussian plus Laplace.
-        Which one is larger depends on the order: from some order on it is case 1 (Errata 1, item
-            11).
+    The larger of case 1, a mixture of two Gaussian moments, and case 2, Gaussian plus Laplace: from
+    some order on it is case 1 (Errata 1, item 11).
     """
     a = orders(order)
     sigma = _validate.positive(noise_multiplier=noise_multiplier)

@@ -80,11 +80,8 @@ def pooled(encoder: Encoder, cells: Cells, images: Tensor) -> Iterator[Tensor]:
 def whitening_of(rows: Tensor, sizes: list[int], floor: float) -> Tensor:
     """The matrix that makes features uncorrelated and, above a floor, of equal variance.
 
-    Args:
-        rows: Centred features of random images.
-        sizes: How many features each stage has; stages get the same weight before whitening.
-        floor: Added to variances, relative to the largest: directions with less are not raised to
-            the level of the others.
+    Rows are centred features of random images, of which each stage has a size; stages get the same
+    weight first. The floor is relative to the largest variance.
     """
     deviation = rows.std(0)
     # A feature that hardly varies among random images must not dominate the others.
@@ -106,14 +103,7 @@ def colour_features(
     cells: Cells = CELLS,
     floor: float = 1e-3,
 ) -> ColourFeatures:
-    """The features of a pretrained network; it is pretrained unless the user's cache holds it.
-
-    Args:
-        setting: The network.
-        device: Where features are computed.
-        cells: Where outputs are averaged.
-        floor: As for `whitening_of`.
-    """
+    """The features of a pretrained network; it is pretrained unless the user's cache holds it."""
     encoder = pretrained(setting, device)
     generator = torch.Generator(device).manual_seed(setting.seed + 2)
     parts: list[Tensor] = []
@@ -128,11 +118,7 @@ def colour_features(
 
 
 def pretrained(setting: Pretraining, device: torch.device | str = "cpu") -> Encoder:
-    """The network of a setting, kept in half precision in the user's cache.
-
-    Raises:
-        ArgumentError: if it is not in the cache and too large to pretrain on the device.
-    """
+    """The network of a setting, kept in half precision in the user's cache."""
     stated = json.dumps(attrs.asdict(setting), sort_keys=True)
     key = f"encoder-{_VERSION}-{hashlib.sha256(stated.encode()).hexdigest()[:32]}"
 

@@ -241,11 +241,8 @@ def views(rows: Rows, copies: int) -> Prepare:
 def on_rows(rows: Rows, *, copies: int = 1, whitening: float | None = None) -> Setup:
     """A linear model on rows of images.
 
-    Args:
-        rows: The features of an image.
-        copies: Views of each training image, averaged before its gradient is clipped.
-        whitening: Noise multiplier of the released second moment of the rows; None: they are used
-            as they are, and nothing but the training is released.
+    Of each training image `copies` views are averaged before its gradient is clipped. `whitening`
+    is the noise multiplier of the released second moment of rows; None: nothing is released.
     """
     release = None if whitening is None else ReleasedWhitening(noise_multiplier=whitening)
     return Setup(prepare=views(rows, copies), release=release, build=linear, loss=loss_over_views)

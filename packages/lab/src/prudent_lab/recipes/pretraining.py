@@ -28,9 +28,6 @@ class Encoder(nn.Module):
 
     Batches are normalised in pretraining alone: in evaluation mode, statistics of the random images
     are used, so that a record's features do not depend on other records.
-
-    Attributes:
-        widths: channels of the stem and of each stage.
     """
 
     def __init__(self, widths: tuple[int, ...] = (64, 128, 256, 512)) -> None:

@@ -12,7 +12,6 @@ from prudent_lab.paper.jobs import (
     OUR_COLUMNS,
     PAPER_COLUMNS,
     CellChoice,
-    Settings,
     published,
     published_for,
     settings,
@@ -162,37 +161,6 @@ def _plain_cell(results: Results, place: Place, data: str, method: str) -> dict[
 
 def _plain(cell: Estimate | None) -> dict[str, Any] | None:
     return None if cell is None else attrs.asdict(cell)
-
-
-def _own_places(name: str, one: Settings) -> list[Place]:
-    return [*itertools.product([name], one["corruptions"], one["epsilons"])]
-
-
-def own_table(results: Results, mine: Settings, dataset: str) -> Table:
-    """The accuracies of one data set of the user's own, a row for each corruption and ε."""
-    one = mine["datasets"][dataset]
-    places = _own_places(dataset, one)
-    columns = {
-        f"{display_names.method(method)}, {of.upper()}": [
-            Cell.of(results.row(p).get((method, of)), run=bool(results.of(*p[:2], method)))
-            for p in places
-        ]
-        for method in _METHODS
-        if method in one["methods"]
-        for of in ACCOUNTANTS
-    }
-    note = display_names.SMALL_NOTE if results.small else ""
-    return _by_place(places, columns, f"{dataset}: {one['data']}", note)
-
-
-def plain_own(results: Results, mine: Settings) -> list[dict[str, Any]]:
-    """The accuracies of all data sets as plain objects; None means not run, or no step within ε."""
-    return [
-        _plain_cell(results, place, one["data"], method)
-        for name, one in mine["datasets"].items()
-        for place in _own_places(name, one)
-        for method in one["methods"]
-    ]
 
 
 @attrs.frozen

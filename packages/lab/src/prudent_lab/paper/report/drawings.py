@@ -1,10 +1,8 @@
-"""The plots of a report, as HTML: accuracy over ε, and the private test over time."""
+"""The plots of a report, as HTML: accuracy over ε."""
 
 import html
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
 import numpy as np
 
@@ -16,14 +14,6 @@ from prudent_lab.paper.report import display_names
 from prudent_lab.paper.report.comparison import tuned_columns
 from prudent_lab.paper.results import Results
 
-_KIND_COLOURS = {
-    "none": "#000000",
-    "label": "#E69F00",
-    "feature": "#009E73",
-    "gradient": "#0072B2",
-    "label-targeted": "#CC79A7",
-    "sign-flip": "#D55E00",
-}
 _DASHED, _DOTTED = (0, (4.0, 2.0)), (0, (1.5, 1.5))
 _PAPER = "the paper's TSGD+PTR"
 
@@ -34,14 +24,6 @@ def drawing(figure: Figure, name: str, kind: str = "wide", **strokes: Mapping[st
     box = re.search(r'viewBox="[\d.]+ [\d.]+ ([\d.]+)', drawn)
     natural = f' style="--natural: {box[1]}px"' if box else ""
     return f'<div class="{kind}" tabindex="0"{natural}>{drawn}</div>'
-
-
-def _drawn(dataset: str, figure: Figure, name: str, strokes: Mapping[str, Stroke]) -> str:
-    """The figure of a data set; empty if it has no panels."""
-    if not figure.panels:
-        return ""
-    drawn = drawing(figure, f"{name}-{dataset}", "wide curves", strokes=strokes)
-    return f"<h3>{html.escape(display_names.dataset(dataset))}</h3>\n{drawn}"
 
 
 def accuracy_over_epsilon(results: Results, dataset: str) -> str:
@@ -74,27 +56,10 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> str:
             curves.append(Curve(_PAPER, *map(np.array, zip(*crosses, strict=True))))
             panels.append(Panel(display_names.corruption(corrupt), tuple(curves), limits(curves)))
     figure = Figure(panels=tuple(panels), x="ε", y="accuracy, %", columns=4)
-    return _drawn(dataset, figure, "curve", strokes)
-
-
-def passing_over_time(results: Results, dataset: str) -> str:
-    """Pass rate and F over the steps of TSGD+PTR, paper and tuned; empty if nothing was run."""
-    shown = {"pass_rate": ("share of tests passed", (0.0, 1.0)), "trim": ("F, in records", None)}
-    strokes, panels = {}, []
-    for column in filter(None, ("ptr", tuned_columns(results, dataset)[0])):
-        for quantity, (title, ends) in shown.items():
-            curves = []
-            for corrupt in _corruptions(dataset):
-                kind, _, ratio = corrupt.partition(":")
-                name = display_names.corruption(corrupt)
-                strokes[name] = Stroke(_KIND_COLOURS[kind], _DASHED if ratio == "0.2" else "-")
-                if points := _over_steps(results, (dataset, corrupt, column), quantity):
-                    curves.append(Curve(name, np.array([*points]), np.array([*points.values()])))
-            if curves:
-                panel = f"{display_names.method(column)}: {title}"
-                panels.append(Panel(panel, tuple(curves), ends))
-    figure = Figure(panels=tuple(panels), x="steps", y="", columns=4)
-    return _drawn(dataset, figure, "test", strokes)
+    if not panels:
+        return ""
+    drawn = drawing(figure, f"curve-{dataset}", "wide curves", strokes=strokes)
+    return f"<h3>{html.escape(display_names.dataset(dataset))}</h3>\n{drawn}"
 
 
 def _corruptions(dataset: str) -> list[str]:
@@ -119,16 +84,3 @@ def limits(curves: Sequence[Curve]) -> tuple[float, float] | None:
     values = [*map(float, reached), *map(float, paper.y)]
     middle, half = (max(values) + min(values)) / 2, max(max(values) - min(values), 1.0) / 2
     return middle - half, middle + half
-
-
-def _over_steps(results: Results, place: tuple[str, str, str], name: str) -> dict[int, float]:
-    """The mean over seeds of one quantity, by step, in the runs with the largest ε."""
-    here = results.of(*place)
-    target = max((reading.target or 0.0 for reading in here), default=0.0)
-    longest = [reading for reading in here if (reading.target or 0.0) == target]
-    once = {(reading.seed, reading.steps): reading for reading in reversed(longest)}
-    values: dict[int, list[float]] = defaultdict(list)
-    for (_, step), reading in sorted(once.items(), key=lambda item: item[0][1]):
-        if (value := getattr(reading, name)) is not None:
-            values[step].append(value)
-    return {step: fmean(sample) for step, sample in values.items()}

@@ -1,8 +1,8 @@
 """The report page: what is proved, summary, tables, curves, attacks and settings.
 
 The text is `page.md.j2`, which holds no accuracies: numbers come from the results, and those of
-studies on held-out records from `held_out.csv` and `ideas.csv`. Rendered, it is the Markdown page;
-the HTML page is made from the same text, with tables and drawings put in as HTML.
+studies on held-out records from `held_out.csv`. Rendered up to the summary it is a page of the
+docs; the HTML page is made from all of it, with tables and drawings put in as HTML.
 """
 
 import csv
@@ -11,7 +11,7 @@ import html
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from statistics import fmean
 from typing import Any
@@ -21,19 +21,16 @@ import jinja2
 import markdown
 
 import prudent
-from prudent_lab.paper.jobs import CellChoice, Job, published, settings
+from prudent_lab.paper.jobs import CellChoice, published, settings
 from prudent_lab.paper.panels import Figure
 from prudent_lab.paper.report import comparison, display_names, drawings, frontier, tables
-from prudent_lab.paper.report.tables import NOT_RUN, Cell, Table, Tone
+from prudent_lab.paper.report.tables import Table
 from prudent_lab.paper.results import Reading, Results
 from prudent_lab.settings import RuleSettings
 
 
 def as_markdown(results: Results, command: str, *, whole: bool = True) -> str:
-    """The page as Markdown, without drawings.
-
-    It is made by `command`, and goes on after the summary if it is `whole`.
-    """
+    """The page as Markdown without drawings, made by `command`; if not `whole`, its summary."""
     text = _rendered(
         results, whole=whole, curves=None, figures=(), grid=tables.as_markdown, tiles=None
     )
@@ -48,7 +45,7 @@ def as_html(
     Its colours follow the reader's light or dark mode. It stands alone, so links to pages of the
     docs are shown as their text.
 
-    `curves` are accuracy over ε and the test over time, `figures` those of the paper.
+    `curves` are accuracy over ε, `figures` those of the paper.
     """
     layout: Any = _template("page.html.j2").module
     blocks: list[str] = []
@@ -57,14 +54,14 @@ def as_html(
         blocks.append(render(*shown).strip())
         return f"@@{len(blocks) - 1}@@"
 
-    draw = {"accuracy": drawings.accuracy_over_epsilon, "passing": drawings.passing_over_time}
     text = _rendered(
         results,
         whole=True,
-        curves={
-            name: list(filter(None, (drawn(results, each) for each in comparison.datasets())))
-            for name, drawn in draw.items()
-        }
+        curves=[
+            drawn
+            for each in comparison.datasets()
+            if (drawn := drawings.accuracy_over_epsilon(results, each))
+        ]
         if curves
         else None,
         figures=[drawings.drawing(figure, f"figure{figure.number}") for figure in figures],
@@ -150,8 +147,6 @@ def _rendered(results: Results, **blocks: Any) -> str:
         held_out={"|".join(names): accuracy for *names, accuracy in held_out},
         only_dpsgd=CellChoice(method=["dpsgd"]),
         passing=passing_table(results),
-        travels=_travels(results),
-        ideas=_ideas(),
         delta=f"{settings()['delta']:g}",
         rule=attrs.fields_dict(RuleSettings),
         settings=_file("grid.toml").partition("# How the report calls them")[0].strip(),
@@ -192,53 +187,3 @@ def passing_table(results: Results) -> Table:
         ),
         "Tests passed, and F at the end as a share of the batch",
     )
-
-
-def _travels(results: Results) -> str:
-    """How far a constant vector moves the model: learning rate × steps, by method."""
-    listed, travels = settings()["frontier"], []
-    dataset, epsilon = listed["dataset"], listed["epsilon"]
-    for column in listed["columns"]:
-        steps = [
-            reading.steps
-            for reading in results.readings
-            if (reading.dataset, reading.column, reading.epsilon) == (dataset, column, epsilon)
-            and (reading.accountant, reading.target or epsilon) == ("pld", epsilon)
-        ]
-        if steps and column not in settings()["certified"]:
-            rate = Job(dataset, "none", column, (epsilon,), 0).experiment.optimizer.lr
-            travels.append(f"{display_names.method(column)} {rate * steps[0]:,.0f}")
-    return f" Here: {', '.join(travels)}." if travels else ""
-
-
-def _ideas() -> Iterator[Table]:
-    """Ideas that were tried to improve the frontier, a table for each study."""
-    studies: dict[str, list[dict[str, str]]] = defaultdict(list)
-    for row in csv.DictReader(_file("ideas.csv").splitlines()):
-        studies[row["study"]].append(row)
-    for rows in studies.values():
-        attacks = sorted({row["corrupt"] for row in rows}, key=lambda name: (name != "none", name))
-        found: dict[str, dict[str, float]] = defaultdict(dict)
-        for row in rows:
-            found[row["idea"]][row["corrupt"]] = float(row["accuracy"])
-        for cells in found.values():
-            if len(cells) == len(attacks):
-                cells["worst"] = min(cells[attack] for attack in attacks if attack != "none")
-        best = max(cells.get("worst", 0.0) for cells in found.values())
-        tones: dict[tuple[str, float], Tone] = {("worst", best): "best"}
-        yield Table(
-            ("idea", *map(display_names.corruption, attacks), "worst"),
-            [
-                (
-                    idea,
-                    *(
-                        Cell(f"{cells[a]:.2f}", tones.get((a, cells[a]), ""))
-                        if a in cells
-                        else NOT_RUN
-                        for a in (*attacks, "worst")
-                    ),
-                )
-                for idea, cells in found.items()
-            ],
-            f"{int(rows[0]['steps']):,} steps of {rows[0]['batch']}, rate {rows[0]['lr']}",
-        )

@@ -1,14 +1,10 @@
-"""Tables of the report, as Markdown and on the terminal; `page.html.j2` makes them HTML."""
+"""Tables of the report, as Markdown; `page.html.j2` makes them HTML."""
 
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import attrs
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from prudent_lab.paper.report import display_names
 from prudent_lab.paper.results import Estimate
@@ -90,50 +86,33 @@ class Table:
 
 
 _MARKS = {"worst": "*{}*", "best": "**{}**", "bad": "**{}**"}
-_STYLES = {"good": "green", "bad": "red", "missing": "dim", "worst": "red", "best": "bold green"}
-_WIDTH = 320  # wider than any table; a narrower terminal wraps lines instead of truncating numbers
 
 
-def as_markdown(table: Table) -> str:
-    """A table as Markdown; a cell that spans rows appears in the first of them."""
+def as_markdown(table: Table, *, aligned: bool = False) -> str:
+    """A table as Markdown; a cell that spans rows appears in the first of them.
+
+    Its columns are `aligned` for a terminal.
+    """
 
     def shown(cell: Cell | None) -> str:
         if cell is None or not cell.text:
             return ""
         text = _MARKS.get(cell.tone, "{}").format(cell.text)
-        return f"{text} ({cell.detail})" if cell.detail else text
+        return (f"{text} ({cell.detail})" if cell.detail else text).replace("|", "\\|")
+
+    rows = [[name.replace("|", "\\|") for name in table.header]]
+    rows += [list(map(shown, row)) for row in table.rows]
+    widths = [max(map(len, column)) if aligned else 0 for column in zip(*rows, strict=True)]
 
     def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        padded = (
+            cell.ljust(width) if place < table.words else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return f"| {' | '.join(padded)} |"
 
     rule = ["---"] * table.words + ["---:"] * (len(table.header) - table.words)
     title = [f"**{table.title}**\n"] if table.title else []
     note = [f"\n{table.note}"] if table.note else []
-    rows = (line(map(shown, row)) for row in table.rows)
-    return "\n".join([*title, line(table.header), "|" + "|".join(rule) + "|", *rows, *note])
-
-
-def show(table: Table) -> None:
-    """Print a table, with a line between its groups of rows."""
-
-    def shown(cell: Cell | None) -> Text:
-        if cell is None:
-            return Text()
-        text = f"{cell.text} ({cell.detail})" if cell.detail else cell.text
-        return Text(text, _STYLES.get(cell.tone, ""), no_wrap=True)
-
-    made = RichTable(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title=table.title,
-        title_justify="left",
-        caption=table.note or None,
-        caption_justify="left",
-        header_style="bold",
-        pad_edge=False,
-    )
-    for column, name in enumerate(table.header):
-        made.add_column(name, justify="left" if column < table.words else "right")
-    for row, following in itertools.zip_longest(table.rows, table.rows[1:]):
-        made.add_row(*map(shown, row), end_section=bool(following and following[0]))
-    Console(highlight=False, width=max(Console().width, _WIDTH)).print(made)
+    head, *body = map(line, rows)
+    return "\n".join([*title, head, "|" + "|".join(rule) + "|", *body, *note])
