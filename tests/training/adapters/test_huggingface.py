@@ -712,8 +712,6 @@ def test_a_collator_that_pads_to_the_longest_needs_a_public_length(
         examples_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], Tokens())
     with pytest.raises(ArgumentError, match="pad_to_multiple_of"):
         padded(drops_words, 4)
-    with pytest.raises(ArgumentError, match="compile False with several lengths"):
-        trainer(bert(), arguments(), max_length=(4, 6), compile=True)
     with pytest.raises(ArgumentError, match="attention_mask"):
         LogicalRecords(Units.of([]), Tokens(), {"input_ids": torch.zeros(1, 4)}, lengths=(2, 4))
     with pytest.raises(ArgumentError, match="attention_mask"):
@@ -755,7 +753,7 @@ def test_a_record_that_cannot_be_read_counts_as_absent(
         ({"skip_memory_metrics": False}, "private"),
         ({"ignore_data_skip": True}, "already used"),
         ({"optim": "adalomo"}, "before noise"),
-        ({"torch_compile": True}, "compile=True"),
+        ({"torch_compile": True}, "CUDA graph"),
         ({"max_grad_norm": 0.0}, "max_grad_norm"),
     ],
 )

@@ -236,11 +236,9 @@ class TestExecution:
         assert twice - 1 == 2 * (once - 1)  # the form of a batch is looked at as well
         assert one <= 1 < 4 <= many
 
-    def test_running_twice_makes_no_graph_and_is_not_compiled(self):
+    def test_running_twice_makes_no_graph(self):
         assert Execution(device="cuda").captures
         assert not Execution(device="cuda", recompute=True).captures
-        with pytest.raises(ValueError, match="Expected recompute or compile, got both"):
-            train(execution=Execution(recompute=True, compile=True))
 
     @pytest.mark.unhurried
     def test_seeds(self):

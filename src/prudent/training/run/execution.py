@@ -80,7 +80,6 @@ class Execution:
         workers: Processes that read the items of a data set ahead of time. 0: this process reads
             them when they are needed. Tensors need none.
         prefetch: Physical batches that each worker reads ahead.
-        compile: Compile the step into fused kernels; worthwhile for long runs.
         seed: Derive the key of sampling and noise from this number. The run is then reproducible,
             and its noise is predictable to whoever knows or guesses the number. None, the default:
             a 256-bit key from the operating system.
@@ -96,7 +95,6 @@ class Execution:
     cuda_graph: bool | None = None
     workers: int = 0
     prefetch: int = 2
-    compile: bool = False
     seed: int | None = None
     distributed: bool | None = None
 
@@ -116,7 +114,7 @@ class Execution:
     @property
     def computation(self) -> tuple[str, ...]:
         """The settings that can change how a sum is rounded."""
-        chosen = (self.engine, self.precision, self.recompute, self.compile)
+        chosen = (self.engine, self.precision, self.recompute)
         return tuple(str(setting) for setting in (*chosen, self.captures))
 
     def joined(self) -> tuple["Execution", Processes]:

@@ -159,7 +159,6 @@ class Run:
             corrupt=hook_of(corrupt, records.count, device),
             key=key,
             cuda_graph=False if whole or execution.recompute else execution.cuda_graph,
-            compile=execution.compile,
             processes=processes,
         )
         warn_of_delta(delta, round(step.expected_batch / plan.sampling_rate))  # both are public

@@ -57,7 +57,7 @@ REFUSALS = (
     Refusal("optim", _among("lomo", "layerwise"), "another", "it updates before noise is added"),
     Refusal("deepspeed", bool, "None", _OWN, "Use prudent.fit."),
     Refusal("fsdp", bool, "unset", _OWN, "Use prudent.fit with a model divided by fully_shard."),
-    Refusal("torch_compile", bool, "False", "it does not compile the step", "Use compile=True."),
+    Refusal("torch_compile", bool, "False", "a step is replayed as a CUDA graph instead"),
     Refusal("world_size", _several, "1", "each would draw for itself", "Use prudent.fit."),
     Refusal("n_gpu", _several, "at most 1", _OWN, "Set CUDA_VISIBLE_DEVICES to one GPU."),
 )

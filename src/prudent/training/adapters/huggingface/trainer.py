@@ -123,7 +123,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         key: The key of sampling and noise; a new one from the operating system unless given.
         recompute: Run each physical batch twice instead of keeping what its part of the sum needs.
             None: if there are several, or with `gradient_checkpointing`.
-        compile: Compile the private step.
         ledger: A `prudent.Ledger` that is charged for the whole run, after the test on public
             records and before the first step; a resumed run is not charged again.
         **options: As for `Trainer`.
@@ -165,7 +164,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         example: Mapping[str, Any] | None = None,
         key: Key | None = None,
         recompute: bool | None = None,
-        compile: bool = False,
         ledger: LedgerLike | None = None,
         **options: Any,
     ) -> None:
@@ -190,15 +188,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._accumulates = self.plan.sampling_rate * self._count > args.per_device_train_batch_size
         saves = self._accumulates or args.gradient_checkpointing
         self._recompute = bool(saves if recompute is None else recompute)
-        self._compile = compile
         self._lengths, self._given_example = settings.lengths(max_length), example
-        if compile and len(self._lengths) > 1:
-            raise ArgumentError(
-                "compile",
-                "False with several lengths in max_length",
-                got=True,
-                why="a program is compiled for every number of texts of each length",
-            )
         self._charge = RunCharge(ledger, self.plan, self.delta, protected=self._units.protected)
         self._continuity = ResumeState(given_or_random(key), self._charge.name)
         self._paid = PaidSteps(self.plan, Processes(), self._charge.name)
@@ -247,8 +237,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             key=self._continuity.key,
             num_bands=self.plan.num_bands,
         )
-        # A compiled or captured step is one for each shape.
-        whole = self._compile or self.args.device.type == "cuda"
+        # A captured step is one for each shape.
+        whole = self.args.device.type == "cuda"
         workers = self.args.dataloader_num_workers
         return DataLoader(
             LogicalRecords(
@@ -417,7 +407,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             expected_batch=self.plan.sampling_rate * self._count,
             engine=engine,
             key=self._continuity.key,
-            compile=self._compile,
         )
         if self._held_out is not None:
             self._held_out.rehearse(step)
@@ -580,7 +569,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         optimizer = None if self.optimizer is None else (type(self.optimizer), self.lr_scheduler)
         loss = self.compute_loss_func, self.label_smoother
         reading = self.data_collator, self._lengths, self._given_example
-        execution = self._recompute, self._compile, self._accumulates
+        execution = self._recompute, self._accumulates
         decisive = (self.optimizer_cls_and_kwargs, optimizer), settings.decisive(args)
         return RunFingerprint(
             records=self._records_fingerprint + held_out,
