@@ -40,7 +40,7 @@ _COUNTS = ("inputs", "answers", "refused", "found")
 _LIBRARIES = (
     *("numpy", "torch", "pandas", "pyarrow", "pyarrow.parquet", "duckdb", "ibis", "sqlglot"),
     *("scipy.stats", "scipy.optimize", "matplotlib.pyplot", "dp_accounting", "hypothesis", "typer"),
-    *("safetensors.torch", "opendp.prelude", "rich.console", "polars", "tensorboard"),
+    *("safetensors.torch", "opendp.prelude", "rich.console", "polars"),
     "torch._dynamo",
 )
 _OURS = ("cli", "release", "training", "certify", "tune", "audit")

@@ -105,8 +105,6 @@ def result(fitted, model=None):
         "parameters": torch.cat([whole(p).flatten() for p in model.parameters()]).cpu(),
         "pass_rate": fitted.pass_rate,
         "trims": [entry.trim for entry in fitted.history],
-        "drawn": [entry.private["mean_drawn"] for entry in fitted.history],
-        "losses": [entry.private["mean_loss"] for entry in fitted.history],
         "shown": [entry.evaluation for entry in fitted.history],
     }
 
@@ -122,7 +120,7 @@ def train(
     held_out=None,
     **options,
 ):
-    settings = {"evaluate_every": 3, "private_diagnostics": True, "lr": 0.3}
+    settings = {"evaluate_every": 3, "lr": 0.3}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The test hardly ever passes")  # as some are meant to
         return fit(

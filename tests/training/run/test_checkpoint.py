@@ -78,7 +78,6 @@ def train(out, resume=False, optimizer=torch.optim.Adam, **changes):
         "execution": Execution(seed=5),
         "evaluate": evaluate,
         "evaluate_every": EVERY,
-        "private_diagnostics": True,
         "average": 0.9,
         "lr": 0.01,
     }

@@ -378,7 +378,6 @@ class TestEvaluation:
         ({"delta": 2.0}, r"Expected delta in \(0, 0.5\), got 2.0"),
         ({"delta": "1e-5"}, "Expected delta in"),
         ({"evaluate_every": 2.5}, "Expected evaluate_every a whole number"),
-        ({"evaluate_at": [2.5]}, "Expected evaluate_at a whole number"),
         ({"data": (np.zeros((9, 4)), np.zeros(9))}, "Expected train_set .* ndarray"),
         ({"data": (torch.zeros(9, 4).double(), torch.zeros(9).long())},
          r"fits Linear.* at '0', got .* torch.float64. Convert records"),

@@ -132,25 +132,20 @@ class RunCharge:
         unit = None if self.protected == "record" else self.protected
         return {"plan": self.plan, "run": self.name, "unit": unit}
 
-    @property
-    def _price(self) -> dict[str, Any]:
-        """What the whole plan costs."""
-        plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
-        price = {"event": plan.event, "epsilon": plan.epsilon(delta), "delta": delta}
-        return price | {"relation": plan.relation}
-
     def receipt(self, released: Mapping[str, Any], **facts: Any) -> Receipt:
         """The receipt of the run; for facts see `receipt_of`."""
-        plan = self.plan
+        plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
         only = self._noted[0] if len(self._noted) == 1 else None  # else no row has the whole event
-        charge = only if only is not None and only.event == plan.event else None
         return receipt_of(
             self.kind,
             asked=self._asked,
-            **self._price,
+            event=plan.event,
+            epsilon=plan.epsilon(delta),
+            delta=delta,
+            relation=plan.relation,
             released=released,
             ledger=self.ledger,
-            charge=charge,
+            charge=only if only is not None and only.event == plan.event else None,
             **({"unit": self.protected} | facts),
         )
 

@@ -4,7 +4,7 @@ None of these settings can change its guarantee.
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -154,11 +154,6 @@ def _functions(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     return tuple(_validate.function(callbacks=callback) for callback in given)
 
 
-def _steps(marks: Collection[int]) -> tuple[int, ...]:
-    given = _validate.values(evaluate_at=marks)
-    return tuple(_validate.count(evaluate_at=mark) for mark in given)
-
-
 def _folder(out: str | Path | None) -> Path | None:
     return None if out is None else _validate.path(out=out)
 
@@ -175,7 +170,6 @@ class Reporting:
             is called instead.
         evaluate_every: Steps between evaluations, metrics and checkpoints. None: a tenth of the
             run.
-        evaluate_at: Additional steps after which to do the same.
         callbacks: Functions called with the model and the public metrics after each of them is
             recorded and saved, in the first process. They see nothing private, and nothing that
             they do with it costs anything.
@@ -195,14 +189,10 @@ class Reporting:
             counted but not repeated: see `prudent.training.run.checkpoint`. A run may be resumed
             with more steps than it was started with if a ledger is charged for them.
         progress: Show a progress bar. None: where standard error is a terminal.
-        tensorboard: Also write TensorBoard files to `out`.
-        private_diagnostics: Also record values that are neither released nor charged (drawn batch
-            size, training loss). They must not leave the data's owner.
     """
 
     evaluate: Evaluate | None = None
     evaluate_every: int | None = None
-    evaluate_at: Collection[int] = attrs.field(default=(), converter=_steps)
     callbacks: Iterable[Callback] = attrs.field(default=(), converter=_functions)
     monitor: str | None = None
     patience: int | None = None
@@ -211,16 +201,13 @@ class Reporting:
     receipt: ReceiptTarget | None = None
     resume: bool = False
     progress: bool | None = None
-    tensorboard: bool = False
-    private_diagnostics: bool = False
 
     def __attrs_post_init__(self) -> None:
         _validate.given_fields(self, _validate.function, "evaluate")
         _validate.given_fields(self, partial(_validate.count, 1), "evaluate_every", "patience")
         named = partial(_validate.instance, str, "a name or None")
         _validate.given_fields(self, named, "monitor")
-        flags = ("resume", "tensorboard", "private_diagnostics", "keep_best")
-        _validate.fields(self, _validate.flag, *flags)
+        _validate.fields(self, _validate.flag, "resume", "keep_best")
         _validate.given_fields(self, _validate.flag, "progress")
 
     @property

@@ -1,9 +1,8 @@
-"""Metrics of a run, on the terminal, in a file and in TensorBoard.
+"""Metrics of a run, on the terminal and in a file.
 
-Public values were released and charged, or never depended on the data: the step, ε, the branch (and
-so the pass rate), the trim, the noise, and the results of an evaluation on public data. Private
-values are the size of a drawn batch, the true margin and the loss on training data. They are
-written only on request, under a separate key.
+All of them were released and charged, or never depended on the data: the step, ε, the branch (and
+so the pass rate), the trim, the noise, and the results of an evaluation on public data. The size of
+a drawn batch, the true margin and the loss on training data are private, and never among them.
 
 So to stop by what is shown, and to choose a model by it, is post-processing: the whole is at most
 the price of the plan. A run that stops early costs no less than its plan. When it stopped depends
@@ -22,10 +21,9 @@ import attrs
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from scipy import stats
 from torch import Tensor, nn
 
-from prudent import _extras, _progress
+from prudent import _progress
 from prudent._files import replacing, settle
 from prudent._rounding import exact, nearest, rounded_up
 from prudent._validate import ArgumentError
@@ -52,7 +50,6 @@ class Metrics:
         evaluation: What the evaluation returned; if the plan releases losses, also the mean of
             those since the previous entry, `train_loss`, and the standard deviation of its noise,
             `train_loss_noise`; likewise `held_out_accuracy` or `held_out_loss`.
-        private: Values that must not leave the data's owner; None unless requested.
     """
 
     step: int
@@ -62,15 +59,12 @@ class Metrics:
     trim: int
     noise: float
     evaluation: dict[str, float]
-    private: dict[str, float] | None = None
     relation: str | None = None
 
     def plain(self) -> dict[str, Any]:
-        """The metrics as a flat dictionary; private values, if any, stay under a separate key."""
+        """The metrics as a flat dictionary."""
         values: dict[str, Any] = attrs.asdict(self)
         evaluation: dict[str, Any] = values.pop("evaluation")
-        if values["private"] is None:
-            del values["private"]
         return values | evaluation
 
     def numbers(self) -> dict[str, float]:
@@ -82,9 +76,7 @@ class Metrics:
 class Recorder(contextlib.ExitStack):
     """Shows progress and writes metrics; when resuming, drops entries after the checkpoint."""
 
-    def __init__(
-        self, folder: Path | None, start: int, steps: int, *, progress: bool, tensorboard: bool
-    ) -> None:
+    def __init__(self, folder: Path | None, start: int, steps: int, *, progress: bool) -> None:
         super().__init__()
         self._path = None if folder is None else folder / "metrics.jsonl"
         if self._path is not None:
@@ -99,13 +91,6 @@ class Recorder(contextlib.ExitStack):
             disable=not progress,
         )
         self._task = self._progress.add_task("", total=steps, completed=start, shown="")
-        self._writer: Any = None
-        if tensorboard:
-            if folder is None:
-                raise ValueError("Expected out to be a folder for the TensorBoard files, got None.")
-            with _extras.needed("tensorboard=True"):
-                from torch.utils.tensorboard import SummaryWriter
-            self._writer = self.enter_context(contextlib.closing(SummaryWriter(str(folder))))
         self.enter_context(self._progress)
         self.enter_context(_progress.part("steps", steps - start))
 
@@ -129,14 +114,10 @@ class Recorder(contextlib.ExitStack):
                 noise = f" ± {found[f'{name}_noise']:.2g}" if f"{name}_noise" in found else ""
                 shown.append(f"{name} {value:.4g}{noise}")
         self._progress.update(self._task, shown=" · ".join(shown))
-        with resumable():
-            if self._path is not None:
-                with self._path.open("a") as file:
-                    file.write(json.dumps(metrics.plain()) + "\n")
-                    settle(file)  # before the checkpoint, after which it is not written again
-            if self._writer is not None:
-                for name, value in metrics.numbers().items():
-                    self._writer.add_scalar(name, value, metrics.step)
+        if self._path is not None:
+            with resumable(), self._path.open("a") as file:
+                file.write(json.dumps(metrics.plain()) + "\n")
+                settle(file)  # before the checkpoint, after which it is not written again
 
 
 def _keep_until(path: Path, step: int) -> None:
@@ -175,18 +156,14 @@ def _step_of(line: str) -> float:
 class BestModel:
     """Follows one number of the metrics of a run."""
 
-    # Its name. A name that ends in "loss" is better if it is lower, any other if it is higher.
-    monitor: str
-    # Number of times in a row without a better value after which the run ends; None: it takes all
-    # steps.
-    patience: int | None
+    monitor: str  # its name; one that ends in "loss" is better if it is lower
+    patience: int | None  # values in a row without a better one that end the run; None: none do
     keeps: bool  # whether the model with the best value is what the run returns
     certain: bool  # whether the plan releases this number, though not every time
     value: float | None = None  # the best value so far
     step: int | None = None  # the step that it is from
     waited: int = 0  # how many times in a row the value was not better
-    # The parameters and buffers of that model, if it is kept.
-    model: dict[str, Tensor] | None = None
+    model: dict[str, Tensor] | None = None  # of the best value, if it is kept
 
     @classmethod
     def of(
@@ -214,25 +191,25 @@ class BestModel:
         """Whether the run ends here."""
         return self.patience is not None and self.waited >= self.patience
 
-    def check(self, shown: Container[str]) -> None:
-        """Raise an error if what an evaluation shows is not what is followed."""
-        if not self.certain and self.monitor not in shown:
-            raise ArgumentError(
-                "monitor", "the name of a number that the run shows", got=self.monitor
-            )
-
     def follow(self, step: int, value: float | None, model: nn.Module) -> None:
         """Compare a new value of a model with the best; None: there was none this time."""
         if value is None:
             self.check(())
-            return
-        sign = -1 if self.monitor.endswith("loss") else 1
-        if self.value is not None and not sign * value > sign * self.value:
+        elif self.value is None or self._is_better(value):
+            self.value, self.step, self.waited = value, step, 0
+            if self.keeps:
+                self.model = {name: v.detach().clone() for name, v in model.state_dict().items()}
+        else:
             self.waited += 1
-            return
-        self.value, self.step, self.waited = value, step, 0
-        if self.keeps:
-            self.model = {name: v.detach().clone() for name, v in model.state_dict().items()}
+
+    def _is_better(self, value: float) -> bool:
+        return value < self.value if self.monitor.endswith("loss") else value > self.value
+
+    def check(self, shown: Container[str]) -> None:
+        """Raise an error if what an evaluation shows is not what is followed."""
+        if not self.certain and self.monitor not in shown:
+            allowed = "the name of a number that the run shows"
+            raise ArgumentError("monitor", allowed, got=self.monitor)
 
     @torch.no_grad()
     def restore_best(self, model: nn.Module) -> None:
@@ -242,7 +219,7 @@ class BestModel:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it."""
-        names = ("monitor", "value", "step", "waited", "model")
+        names = "monitor", "value", "step", "waited", "model"
         return {name: getattr(self, name) for name in names}
 
     def restore(self, state: dict[str, Any] | None) -> None:
@@ -254,72 +231,28 @@ class BestModel:
                 setattr(self, name, value)
 
 
-_FAIR = 0.2
-"""A test that passes this often would be worth its price."""
-
 _RARE = 0.05
-_SURPRISE = 1e-3
-
-_ADVICE = (
-    'The section "Choosing clip, propose and trim" of the training guide says how to choose them '
-    "from public data."
-)
 
 
-@attrs.define
-class PassRateMonitor:
-    """Says once, early, that the test of a plan hardly ever passes, and what to change.
-
-    A run whose test fails pays for the test and gets what DP-SGD gives for less. Branches are
-    released, so the messages reveal nothing else.
-    """
-
-    plan: Plan
-    expected_batch: float  # the public batch size
-    said: bool = False  # whether it was said already
-
-    def before(self) -> None:
-        """Warn if no data could pass the test often. Nothing is charged yet."""
-        rule = self.plan.aggregation
-        if self.said or not isinstance(rule, ProposeTestRelease):
-            return
-        most = self._most(rule)
-        chance = rule.test.tail(rule.threshold - most)
-        if chance < _RARE:
-            self._say(
-                f"The test hardly ever passes, whatever the data: the noisy margin must exceed "
-                f"{nearest(rule.threshold, 3)} records, and the margin is at most {most}, the "
-                f"largest number of trimmed gradients in batches of {exact(self.expected_batch)}. "
-                f"It passes with probability at most {rounded_up(chance, 1)}. Use a test of a "
-                "smaller scale, a larger batch or a larger failure; prudent.Sum costs less than a "
-                "test that fails. "
-            )
-
-    def after(self, steps: int, passes: float) -> None:
-        """Warn if the test passed in too few of the steps so far."""
-        rule = self.plan.aggregation
-        if self.said or not isinstance(rule, ProposeTestRelease) or passes > _RARE * steps:
-            return
-        if stats.binom.cdf(passes, steps, _FAIR) < _SURPRISE:
-            allowed = max(0, self._most(rule) - math.ceil(rule.threshold))
-            self._say(
-                f"The test passed in {passes:.0f} of the first {steps} steps; all others were "
-                f"released with the full noise, which prudent.Sum does for less. A test passes "
-                f"when fewer than about {allowed} of {self.expected_batch:g} gradients are longer "
-                f"than propose * clip = {rule.proposal:g}. Raise clip or propose, allow a larger "
-                "trim, or use a test of a smaller scale. "
-            )
-
-    def _most(self, rule: ProposeTestRelease) -> int:
-        """The largest number of gradients that the plan ever trims."""
-        trim = rule.trim
-        share = 1.0
-        if isinstance(trim, AdaptiveTrim):
-            share = trim.most
-        elif isinstance(trim, FixedTrim):
-            share = trim.share
-        return math.floor(share * self.expected_batch)
-
-    def _say(self, sentence: str) -> None:
-        self.said = True
-        warn(sentence + _ADVICE)
+def warn_if_no_test_passes(plan: Plan, expected_batch: float) -> None:
+    """Warn of a test that no data could pass often: it costs, and `Sum` does the same for less."""
+    rule = plan.aggregation
+    if not isinstance(rule, ProposeTestRelease):
+        return
+    trim, share = rule.trim, 1.0
+    if isinstance(trim, AdaptiveTrim):
+        share = trim.most
+    elif isinstance(trim, FixedTrim):
+        share = trim.share
+    most = math.floor(share * expected_batch)
+    chance = rule.test.tail(rule.threshold - most)
+    if chance < _RARE:
+        warn(
+            f"The test hardly ever passes, whatever the data: the noisy margin must exceed "
+            f"{nearest(rule.threshold, 3)} records, and the margin is at most {most}, the "
+            f"largest number of trimmed gradients in batches of {exact(expected_batch)}. "
+            f"It passes with probability at most {rounded_up(chance, 1)}. Use a test of a "
+            "smaller scale, a larger batch or a larger failure; prudent.Sum costs less than a "
+            'test that fails. The section "Choosing clip, propose and trim" of the training guide '
+            "says how to choose them from public data."
+        )

@@ -51,7 +51,7 @@ from prudent.training.run.checkpoint import (
 )
 from prudent.training.run.execution import Execution, Reporting
 from prudent.training.run.held_out import HeldOutRecords, modes_kept
-from prudent.training.run.metrics import BestModel, Metrics, PassRateMonitor, Recorder
+from prudent.training.run.metrics import BestModel, Metrics, Recorder, warn_if_no_test_passes
 from prudent.training.run.reading import RunRecords, check_same_records
 from prudent.training.run.updates import (
     Average,
@@ -63,9 +63,6 @@ from prudent.training.run.updates import (
 )
 from prudent.training.sampling import Batch, PoissonSampler
 from prudent.training.step import Step, StepOutcome
-
-_EARLY_LOOKS = frozenset({50, 200, 1000})
-"""Steps after which to look at the pass rate even if no evaluation is due."""
 
 _CAPTURABLE = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 
@@ -95,7 +92,6 @@ class Run:
     identity: Callable[[], RunFingerprint]
     counters: Counters  # count every update
     paid: PaidSteps  # the record of the steps that are paid for, in the folder
-    monitor: PassRateMonitor  # warns of a test that hardly ever passes, in the first process
     taken: int = 0  # number of steps taken
     last: StepOutcome | None = None  # the outcome of the last step
     resumed: Paid | None = None  # what the run had paid for when it was resumed
@@ -222,7 +218,6 @@ class Run:
             identity=identity,
             counters=Counters.start(device),
             paid=PaidSteps(plan, processes),
-            monitor=PassRateMonitor(plan, step.expected_batch, said=processes.rank != 0),
         )
 
     def __attrs_post_init__(self) -> None:
@@ -271,7 +266,8 @@ class Run:
                 self._save()  # a run killed before its first evaluation resumes with this noise
             if self.taken < self.plan.steps:
                 self._rehearse()
-                self.monitor.before()
+                if self.processes.rank == 0:
+                    warn_if_no_test_passes(self.plan, self.step.expected_batch)
             self.charge.name, self.charge.resumed = self.continuity.name, self.reporting.resume
             first(self.charge.pay)
             self.charge.is_paid = True  # by the first process
@@ -304,29 +300,26 @@ class Run:
             self.taken,
             steps,
             progress=reporting.shows_progress and is_first,
-            tensorboard=reporting.tensorboard and is_first,
         ) as recorder:
             every = max(1, steps // 10) if (n := reporting.evaluate_every) is None else n
             due = [] if self.plan.held_out is None else self.plan.held_out.steps_due(steps)
-            for stop in _stops(self.taken, steps, every, {*reporting.evaluate_at, *due}):
+            for stop in _stops(self.taken, steps, every, due):
                 if self.best is not None and self.best.is_over:
                     return
                 while self.taken < stop:
                     self.paid.pay(self.taken, self.continuity.renewals, stop)
                     if self.take():
                         recorder.advance()
-                        if self.taken in _EARLY_LOOKS or self.taken == stop:
-                            self.monitor.after(self.taken, self.passes)
                 if self.taken > stop or self.last is None:  # steps were passed over
                     continue
                 shown = self._evaluated() | self._release_held_out()
-                metrics = self.metrics(shown, private=reporting.private_diagnostics)
+                metrics = self.metrics(shown)
                 recorder.record(metrics)
                 self._follow(metrics)
                 self._save()
                 for callback in reporting.callbacks if is_first else ():
                     with self.shown() as model:
-                        callback(model, attrs.evolve(metrics, private=None))
+                        callback(model, metrics)
                 yield metrics
 
     def take(self) -> bool:
@@ -496,29 +489,26 @@ class Run:
         taken = max(1, self.step.taken - self.continuity.lost)
         return self.passes / taken if self.tested else None
 
-    def metrics(self, shown: dict[str, float], *, private: bool = False) -> Metrics:
+    def metrics(self, shown: dict[str, float]) -> Metrics:
         """The metrics since the last call. Only this call reads values from the device."""
         assert self.last is not None
         plan, delta, step = self.plan, self.charge.delta, self.taken
-        means, looks = self.counters.read(step)
+        rate, watched, looks = self.counters.read(step)
         epsilon = None
         if delta is not None and not isinstance(plan.aggregation, Mean):
             epsilon = plan.epsilon_shown(step, delta)
         if plan.watch is not None and looks:
             noise = plan.watch.deviation(self.step.expected_batch) / math.sqrt(looks)
-            shown = shown | {"train_loss": means["watched"], "train_loss_noise": noise}
+            shown = shown | {"train_loss": watched, "train_loss_noise": noise}
         return Metrics(
             step=step,
             epsilon=epsilon,
             delta=delta,
             relation=None if epsilon is None else plan.relation.sentence(self.charge.protected),
-            pass_rate=means["passes"] if self.tested else None,
+            pass_rate=rate if self.tested else None,
             trim=int(self.last.trim),
             noise=float(self.last.noise),
             evaluation=shown,
-            private={"mean_drawn": means["drawn"], "mean_loss": means["losses"]}
-            if private
-            else None,
         )
 
     def _save(self) -> None:

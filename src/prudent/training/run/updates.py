@@ -80,8 +80,6 @@ class Counters:
     """Sums over steps, and the position of the last reading."""
 
     passes: Tensor  # passed tests since the start of the run
-    drawn: Tensor  # Records drawn since the last reading. Private.
-    losses: Tensor  # Sum of mean losses since the last reading. Private.
     watched: Tensor  # sum of released losses since the last reading
     looks: Tensor  # number of released losses since the last reading
     read_step: int = 0  # step of the last reading
@@ -91,32 +89,28 @@ class Counters:
     def start(cls, device: torch.device) -> Self:
         """All counters at zero."""
         # Separate tensors: saving a view in a checkpoint would save its private neighbours, too.
-        passes, drawn, losses, watched, looks = (
-            torch.zeros((), dtype=torch.float64, device=device) for _ in range(5)
+        passes, watched, looks = (
+            torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)
         )
-        return cls(passes, drawn, losses, watched, looks)
+        return cls(passes, watched, looks)
 
     def add(self, outcome: StepOutcome) -> None:
         """Count a step, in place and without reading values from the device."""
         self.passes += outcome.passed
-        self.drawn += outcome.drawn
-        self.losses += outcome.loss
         self.watched += outcome.watched.nan_to_num(nan=0.0)
         self.looks += outcome.watched.isfinite()
 
-    def read(self, step: int) -> tuple[dict[str, float], int]:
-        """The means since the last reading, which this one replaces, by the names of fields.
+    def read(self, step: int) -> tuple[float, float, int]:
+        """The pass rate and the mean released loss since the last reading, which this one replaces.
 
         With the number of released losses, without which there is no mean of them.
         """
-        since, passes, looks = max(1, step - self.read_step), float(self.passes), int(self.looks)
-        means = {name: float(getattr(self, name)) / since for name in ("drawn", "losses")}
-        means["passes"] = (passes - self.read_passes) / since
-        means["watched"] = float(self.watched) / max(1, looks)
+        passes, looks = float(self.passes), int(self.looks)
+        rate = (passes - self.read_passes) / max(1, step - self.read_step)
+        watched = float(self.watched) / max(1, looks)
         self.read_step, self.read_passes = step, passes
-        for since_reading in (self.drawn, self.losses, self.watched, self.looks):
-            since_reading.zero_()
-        return means, looks
+        self.watched.zero_(), self.looks.zero_()
+        return rate, watched, looks
 
     def restore(self, step: int, passes: Tensor) -> None:
         """Continue after `step` steps of a saved run, `passes` of which passed."""
