@@ -359,7 +359,7 @@ def test_other_data_are_refused(tmp_path, monkeypatch, finished, other):
     finished(tmp_path)
     changed = other(*records())
     monkeypatch.setitem(globals(), "records", lambda: changed)
-    with pytest.raises(ValueError, match="Expected the train_set with which this run was started"):
+    with pytest.raises(ValueError, match="Expected train_set with which this run was started"):
         train(tmp_path, resume=True)
 
 
@@ -388,7 +388,7 @@ def test_another_part_of_the_data_is_refused(tmp_path, monkeypatch, whole, examp
     train(tmp_path, plan=few, example=example)
     train(tmp_path, plan=few, example=example, resume=True)
     monkeypatch.setitem(globals(), "records", lambda: part(20))
-    with pytest.raises(ValueError, match="Expected the train_set with which this run was started"):
+    with pytest.raises(ValueError, match="Expected train_set with which this run was started"):
         train(tmp_path, plan=few, example=example, resume=True)
 
 

@@ -1,8 +1,6 @@
 """Access to records by id, from tensors on the device or from a data set on the host.
 
-With several processes, each reads only its own records: record i belongs to process i modulo their
-number.
-Items are read in worker processes ahead of time.
+Of several processes each reads only its own records, i modulo their number; items are read ahead.
 """
 
 import functools
@@ -51,11 +49,8 @@ def chunk_on(
 ) -> Chunk:
     """A physical batch on the device, or with `recompute` a function that places it there."""
 
-    def placed() -> tuple[Any, Any]:
-        found: tuple[Any, Any] = pytree.tree_map_only(
-            Tensor, lambda leaf: leaf.to(device, non_blocking=True), batch
-        )
-        return found
+    def placed() -> Any:
+        return pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device, non_blocking=True), batch)
 
     masks = {"valid": valid.to(device), "ids": ids.to(device)}
     return Chunk(placed, **masks) if recompute else Chunk(*placed(), **masks)

@@ -222,8 +222,7 @@ class Run:
 
     def __attrs_post_init__(self) -> None:
         for group in self.optimizer.param_groups if self._captures_optimizer else ():
-            if "capturable" in group:
-                group["capturable"] = True
+            group.update({"capturable": True} if "capturable" in group else {})
 
     @property
     def plan(self) -> Plan:
@@ -244,8 +243,8 @@ class Run:
     def opened(self) -> Iterator[Self]:
         """Lock the folder, resume the run if asked to, charge its ledger; close it at the end."""
         first, folder = self.processes.first, self.reporting.out
-        again = folder and "resume=True goes on from the last checkpoint, without another charge"
-        again = again or "without a folder (out) it cannot be resumed"
+        again = "resume=True goes on from the last checkpoint, without another charge"
+        again = again if folder else "without a folder (out) it cannot be resumed"
         with self.charge.interruptions(lambda: self.taken, again), ExitStack() as stack:
             stack.callback(self.close)
             if folder is not None:
@@ -315,7 +314,10 @@ class Run:
                 shown = self._evaluated() | self._release_held_out()
                 metrics = self.metrics(shown)
                 recorder.record(metrics)
-                self._follow(metrics)
+                if self.best is not None:
+                    value = self.processes.first(partial(metrics.evaluation.get, self.best.monitor))
+                    with self.shown() as model:
+                        self.best.follow(metrics.step, value, model)
                 self._save()
                 for callback in reporting.callbacks if is_first else ():
                     with self.shown() as model:
@@ -465,29 +467,12 @@ class Run:
             return shown
         return {}  # it was released before, and stays paid for; the same noise must not be again
 
-    def _follow(self, metrics: Metrics) -> None:
-        """Compare the model with the best one, by the value that the first process has."""
-        best = self.best
-        if best is not None:
-            value = self.processes.first(lambda: metrics.evaluation.get(best.monitor))
-            with self.shown() as model:
-                best.follow(metrics.step, value, model)
-
-    @property
-    def passes(self) -> float:
-        """Number of passed tests so far."""
-        return float(self.counters.passes)
-
-    @property
-    def tested(self) -> bool:
-        """Whether a step has a test that can pass."""
-        return isinstance(self.plan.aggregation, ProposeTestRelease)
-
     @property
     def pass_rate(self) -> float | None:
         """Fraction of passed tests among all steps taken; None without a test, 0 without a step."""
-        taken = max(1, self.step.taken - self.continuity.lost)
-        return self.passes / taken if self.tested else None
+        if not isinstance(self.plan.aggregation, ProposeTestRelease):
+            return None
+        return float(self.counters.passes) / max(1, self.step.taken - self.continuity.lost)
 
     def metrics(self, shown: dict[str, float]) -> Metrics:
         """The metrics since the last call. Only this call reads values from the device."""
@@ -505,7 +490,7 @@ class Run:
             epsilon=epsilon,
             delta=delta,
             relation=None if epsilon is None else plan.relation.sentence(self.charge.protected),
-            pass_rate=rate if self.tested else None,
+            pass_rate=rate if isinstance(plan.aggregation, ProposeTestRelease) else None,
             trim=int(self.last.trim),
             noise=float(self.last.noise),
             evaluation=shown,
@@ -558,6 +543,7 @@ class Run:
         known, paid = self.paid.resume(folder), self.paid.steps
         if state is not None:
             self._check_own(state)
+        taken = 0 if state is None else int(state["step"])
         if paid and state is None:
             raise ArgumentError(
                 "out",
@@ -566,7 +552,6 @@ class Run:
                 hint="Without it, charged steps would be repeated with new noise. Restore the "
                 "checkpoint, or choose another folder.",
             )
-        taken = 0 if state is None else int(state["step"])
         if known is not None and (
             known.event != plan.event_after(paid) or not taken <= paid <= plan.steps
         ):
@@ -595,25 +580,23 @@ class Run:
         )
         if self.charge.ledger is not None and pays and plan.steps > started:
             plan = attrs.evolve(plan, steps=started)
-        if state["plan"] != repr(plan) and plan.steps != started:
-            raise ArgumentError(
-                "steps",
-                f"{started}, with which this run was started",
-                got=plan.steps,
-                why="its noise was chosen for them",
-                hint=f"Resume with {started} steps, or start again in an empty folder. With a "
-                "ledger that is charged for them, a run of the same noise may gain steps.",
-            )
         if state["plan"] != repr(plan):
-            raise ValueError(
-                "Expected the plan with which this run was started, got a different one. Start "
-                f"again in an empty folder, or use the original plan: {state['plan']}. With a "
-                "ledger that is charged for them, it may have more steps."
+            same = "with which this run was started"
+            hint = "With a ledger that is charged for them, a run of the same noise may gain steps."
+            if plan.steps != started:
+                raise ArgumentError("steps", f"{started}, {same}", got=plan.steps, hint=hint)
+            raise ArgumentError(
+                "plan",
+                same,
+                shown="a different one",
+                hint=f"Start again in an empty folder, or use {state['plan']}. {hint}",
             )
         if (state["records"], state["data"]) != (self.records.count, self.records.fingerprint()):
-            raise ValueError(
-                "Expected the train_set with which this run was started, got different records. "
-                "Start again in an empty folder."
+            raise ArgumentError(
+                "train_set",
+                "with which this run was started",
+                shown="different records",
+                hint="Start again in an empty folder.",
             )
 
     def restore(self, state: dict[str, Any]) -> None:

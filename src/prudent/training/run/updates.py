@@ -21,14 +21,7 @@ class Average:
     """A running average of the trained parameters of a model over its last steps.
 
     torch's AveragedModel reads from the device at every step whether it is the first; a replayed
-    CUDA graph must not wait for that.
-
-    Args:
-        model: The model to average; not sharded.
-        keep: Fraction of the average that each step keeps.
-
-    Attributes:
-        values: The averages, in the order of the parameters.
+    CUDA graph must not wait for that. `keep` is the fraction of the average that each step keeps.
     """
 
     def __init__(self, model: nn.Module, keep: float) -> None:
@@ -123,11 +116,7 @@ Scheduler = Callable[[torch.optim.Optimizer], LRScheduler]
 
 
 def scheduler_of(make: Scheduler | None, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
-    """The scheduler of a run; None if there is none.
-
-    Raises:
-        ArgumentError: If it cannot be stepped without a measurement or cannot be saved.
-    """
+    """The scheduler of a run, which must follow from the step alone and fit into a checkpoint."""
     if make is None:
         return None
     scheduler = make(optimizer) if callable(make) else make
@@ -154,12 +143,7 @@ def scheduler_of(make: Scheduler | None, optimizer: torch.optim.Optimizer) -> LR
 
 
 def restore_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None) -> None:
-    """Restore the kind and the state of a scheduler that a checkpoint holds.
-
-    Raises:
-        ValueError: If the run was started with another kind of scheduler. Its repeated steps would
-            be taken from other parameters with the same noise.
-    """
+    """Restore the state of a scheduler; another kind would take repeated steps elsewhere."""
     kind = None if scheduler is None else type(scheduler).__name__
     begun = None if saved is None else saved["kind"]
     if kind != begun:
