@@ -12,8 +12,13 @@ from typing_extensions import override
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
-from prudent.training.adapters.private import opacus_migration_errors, prepare
-from prudent.training.adapters.private_optimizer import Preparation, PrivateOptimizer, specialise
+from prudent.training.adapters.private import (
+    Preparation,
+    PrivateOptimizer,
+    opacus_migration_errors,
+    prepare,
+    specialise,
+)
 from prudent.training.plan import RELEASED, Plan
 from prudent.training.sampling import PoissonLoader
 
