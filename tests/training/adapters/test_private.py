@@ -366,7 +366,7 @@ class TestRefusals:
         inputs, targets = next(batches)
         loss = functional.nll_loss(model(inputs), targets) + model.fc1.weight.square().sum()
         loss.backward()
-        with pytest.raises(ValueError, match="'fc1.weight'.*(weight_decay|another way)"):
+        with pytest.raises(ValueError, match=r"'fc1.weight'.*(weight_decay|another way)"):
             optimizer.step()
 
     def test_a_part_of_the_model(self) -> None:

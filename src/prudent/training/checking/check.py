@@ -9,6 +9,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import attrs
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent._torch_private import batch_norm, norm_base, pytree
 from prudent._validate import ArgumentError, Choice
-from prudent.training.gradients import BookKeeping
+from prudent.training.gradients import BookKeeping, Engine
 from prudent.training.gradients.engine import count_records, run_on
 from prudent.training.gradients.factors.tape import leaves_behind
 from prudent.training.gradients.host_state import KeptRecordError
@@ -35,8 +36,6 @@ from prudent.training.step import check_parameter_types
 BatchLoss = Callable[[Any, Any], Tensor]
 _NEAR = 1e-3
 """Relative difference that rounding does not explain."""
-
-_FORMED = 1 << 28  # numbers in the gradients of single records that are held at a time
 
 
 class Severity(Choice):
@@ -168,7 +167,8 @@ def _scale(values: Tensor) -> float:
     return float(finite.abs().max()) if finite.numel() else 0.0
 
 
-def _listed(names: list[str], most: int = 5) -> str:
+def listed(names: list[str], most: int = 5) -> str:
+    """The first names, and how many there are more."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -320,7 +320,7 @@ def _parameter_problems(subject: Subject) -> Iterator[Finding]:
     elif frozen:
         yield Finding(
             "model",
-            f"{len(frozen)} parameters are frozen: {_listed(frozen)}.",
+            f"{len(frozen)} parameters are frozen: {listed(frozen)}.",
             "None needed if that is meant; else call requires_grad_(True).",
             Severity.NOTE,
         )
@@ -485,27 +485,38 @@ def _norm_alone(subject: Subject, place: int) -> Tensor:
 
 
 def _unmoved_parameters(subject: Subject) -> Iterator[Finding]:
-    """Trained parameters without a gradient: noise alone would move them.
-
-    Parameters are shifted first: an adapter whose second factor starts at zero has no gradient for
-    the first one, but only until the first step.
-    """
-    model = subject.copied()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with torch.no_grad():
-        for parameter in trained:
-            parameter.add_(torch.randn_like(parameter), alpha=0.02)
-    some = max(2, _FORMED // max(1, sum(parameter.numel() for parameter in trained)))
-    engine = BookKeeping(model, subject.record_loss)
-    formed = engine.formed(model, *subject.batch(slice(some))).per_example
-    if unused := [name for name, g in formed.items() if not bool(g.any())]:
+    """Trained parameters without a gradient: noise alone would move them."""
+    engine = BookKeeping(subject.copied(), subject.record_loss)
+    if unused := unreached(engine, *subject.batch()):
         yield Finding(
-            _listed(unused),
+            listed(unused),
             "No record has a gradient for it: only noise would move it.",
             "Freeze it with requires_grad_(False), or use it in forward: look for detach(), "
             "no_grad() and outputs that the loss ignores.",
             Severity.WARNING,
         )
+
+
+def unreached(engine: Engine, inputs: Any, targets: Any = ()) -> list[str]:
+    """The trained parameters that the loss of no record reaches, of public records.
+
+    Parameters are shifted first: an adapter whose second factor starts at zero has no gradient for
+    the first one, but only until the first step.
+    """
+    left = {name: p for name, p in engine.model.named_parameters() if p.requires_grad}
+    devices = [p.device for p in left.values() if p.is_cuda][:1]
+    with torch.random.fork_rng(devices), torch.no_grad():
+        values = dict((*engine.model.named_parameters(), *engine.model.named_buffers()))
+        values |= {name: p + 0.02 * torch.randn_like(p) for name, p in left.items()}
+        for place in range(count_records(inputs, targets)):
+            row = itemgetter(slice(place, place + 1))
+            record = pytree.tree_map_only(Tensor, row, (inputs, targets))
+            with torch.enable_grad():
+                found = engine.formed(values, *record).per_example
+            left = {name: p for name, p in left.items() if not found[name].nan_to_num().any()}
+            if not left:
+                break
+    return list(left)
 
 
 def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = False) -> CheckReport:

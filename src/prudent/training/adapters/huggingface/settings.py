@@ -6,26 +6,24 @@ trained weight, so one in which the loss reaches no adapter would look alive.
 
 import copy
 import math
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import Trainer
 from transformers.trainer_utils import IntervalStrategy
 
 from prudent import _validate
 from prudent._files import sha256
-from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
+from prudent._warning import warn
 from prudent.training.adapters.private import PrivacyTarget
+from prudent.training.checking.check import listed, unreached
 from prudent.training.gradients import Engine
-from prudent.training.gradients.engine import count_records
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint
 
@@ -206,44 +204,22 @@ def decisive(args: Any) -> dict[str, Any]:
     return {name: v for name, v in args.to_dict().items() if not name.startswith(_FREE)}
 
 
-_SHOWN = 5  # names in a message, at most
-
-
 def check_reach(engine: Engine, inputs: Any, targets: Any = ()) -> None:
-    """Raise an error if the loss of public records reaches no trained parameter.
-
-    Warn if it misses some. Trained parameters are moved a little first, in a copy: adapters start
-    at a point where half of them have no gradient.
-    """
-    model = engine.model
-    unreached = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    count = len(unreached)
-    devices = [p.device for p in unreached.values() if p.is_cuda][:1]
-    with torch.random.fork_rng(devices), torch.no_grad():
-        values: dict[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
-        values |= {name: p + 0.01 * torch.randn_like(p) for name, p in unreached.items()}
-        for place in range(count_records(inputs, targets)):
-            row = itemgetter(slice(place, place + 1))
-            record = pytree.tree_map_only(Tensor, row, (inputs, targets))
-            with torch.enable_grad():
-                found = engine.formed(values, *record).per_example
-            unreached = {n: p for n, p in unreached.items() if not found[n].nan_to_num().any()}
-            if not unreached:
-                return
-    if len(unreached) == count:
+    """Raise an error if the loss of public records reaches nothing that is trained, or warn."""
+    unused = unreached(engine, inputs, targets)
+    if len(unused) == sum(p.requires_grad for p in engine.model.parameters()):
         raise ArgumentError(
             "model",
             "with a loss that depends on its trained parameters",
-            shown=f"one that reaches none of {_named(unreached)}",
+            shown=f"one that reaches none of {listed(unused)}",
             why="only noise would move them",
             hint="Check which parameters require gradients and what the model returns as its loss.",
         )
-    warnings.warn(
-        f"The loss of public records does not reach {_named(unreached)}: only noise will move "
-        "them. Freeze them with requires_grad_(False).",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    if unused:
+        warn(
+            f"The loss of public records does not reach {listed(unused)}: only noise will move "
+            "them. Freeze them with requires_grad_(False)."
+        )
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -258,7 +234,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         raise ArgumentError(
             "optimizer",
             "with every trained parameter of the model",
-            shown=f"one without {_named(missed)}",
+            shown=f"one without {listed(missed)}",
             why="they would never move, and their noise would still be paid for",
             hint="Make the optimizer after adapters are added and layers are frozen.",
         )
@@ -282,13 +258,7 @@ def check_frozen(before: Mapping[str, float], model: nn.Module) -> None:
     now = sums_of_frozen(model)
     if moved := [name for name in before.keys() & now.keys() if now[name] != before[name]]:
         raise RuntimeError(
-            f"The first update moved {_named(sorted(moved))}, which should be frozen: neither "
+            f"The first update moved {listed(sorted(moved))}, which should be frozen: neither "
             "clipping nor noise covers such a change. Remove whatever changes weights outside of "
             "the optimizer."
         )
-
-
-def _named(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(repr, names[:_SHOWN])) + more
