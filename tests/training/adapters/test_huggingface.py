@@ -28,7 +28,6 @@ from transformers import (
 from prudent import ArgumentError, HeldOut, Ledger, LossRelease
 from prudent.accounting.events import GaussianTest
 from prudent.accounting.relations import ZERO_OUT
-from prudent.budget.ledger import OverBudgetError
 from prudent.records import PUBLIC
 from prudent.records.people import Units
 from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
@@ -451,17 +450,6 @@ def test_an_interruption_says_whether_anything_was_charged(
     assert said in interrupted.value.__notes__[0]
 
 
-@pytest.mark.parametrize(
-    ("promise", "said"),
-    [({"epsilon": 1e9}, "protects nobody"), ({"epsilon": 3.0, "delta": 0.05}, "not below 1/24")],
-)
-def test_promises_that_promise_nothing_are_warned_of(
-    arguments: Callable[..., TrainingArguments], promise: dict[str, float], said: str
-) -> None:
-    with pytest.warns(RuntimeWarning, match=said):
-        trainer(bert(), arguments(), plan=None, **promise)
-
-
 def test_logs_have_epsilon_and_nothing_private(
     arguments: Callable[..., TrainingArguments],
 ) -> None:
@@ -808,19 +796,6 @@ class TestLedger:
             assert len(ledger.history()) == 1
             trainer(bert(), args, plan=self.NOISY, ledger=ledger).train()
             assert len(ledger.history()) == 2
-
-    def test_what_does_not_fit_is_not_trained(
-        self, arguments: Callable[..., TrainingArguments], tmp_path: Path
-    ) -> None:
-        model = bert()
-        before = copy.deepcopy(model.state_dict())
-        with Ledger(tmp_path / "budget.db", epsilon=0.01, delta=1e-9, relation=ZERO_OUT) as ledger:
-            run = trainer(model, arguments(), plan=self.NOISY, ledger=ledger)
-            for _ in range(2):  # nothing has begun
-                with pytest.raises(OverBudgetError):
-                    run.train()
-            assert ledger.history() == []
-        torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
 class TestHeldOut:
