@@ -79,7 +79,7 @@ class Execution:
             between exchanges. None: on every CUDA device.
         workers: Processes that read the items of a data set ahead of time. 0: this process reads
             them when they are needed. Tensors need none.
-        prefetch: Physical batches that each worker reads ahead.
+        prefetch: Steps whose records each worker reads ahead.
         seed: Derive the key of sampling and noise from this number. The run is then reproducible,
             and its noise is predictable to whoever knows or guesses the number. None, the default:
             a 256-bit key from the operating system.
