@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Container
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import attrs
 import torch
@@ -32,6 +32,7 @@ from prudent.training.aggregation import AdaptiveTrim, FixedTrim, ProposeTestRel
 from prudent.training.parallel.sharding import has_shards
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import resumable
+from prudent.training.step import StepOutcome
 
 
 @attrs.frozen(kw_only=True)
@@ -71,6 +72,49 @@ class Metrics:
         """The public numbers by name, as loggers of other packages take them, without the step."""
         found = self.plain().items()
         return {n: v for n, v in found if isinstance(v, int | float) and n != "step"}
+
+
+@attrs.define
+class Counters:
+    """Sums over steps, and the position of the last reading."""
+
+    passes: Tensor  # passed tests since the start of the run
+    watched: Tensor  # sum of released losses since the last reading
+    looks: Tensor  # number of released losses since the last reading
+    read_step: int = 0  # step of the last reading
+    read_passes: float = 0.0  # passed tests at the last reading
+
+    @classmethod
+    def start(cls, device: torch.device) -> Self:
+        """All counters at zero."""
+        # Separate tensors: saving a view in a checkpoint would save its private neighbours, too.
+        passes, watched, looks = (
+            torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)
+        )
+        return cls(passes, watched, looks)
+
+    def add(self, outcome: StepOutcome) -> None:
+        """Count a step, in place and without reading values from the device."""
+        self.passes += outcome.passed
+        self.watched += outcome.watched.nan_to_num(nan=0.0)
+        self.looks += outcome.watched.isfinite()
+
+    def read(self, step: int) -> tuple[float, float, int]:
+        """The pass rate and the mean released loss since the last reading, which this one replaces.
+
+        With the number of released losses, without which there is no mean of them.
+        """
+        passes, looks = float(self.passes), int(self.looks)
+        rate = (passes - self.read_passes) / max(1, step - self.read_step)
+        watched = float(self.watched) / max(1, looks)
+        self.read_step, self.read_passes = step, passes
+        self.watched.zero_(), self.looks.zero_()
+        return rate, watched, looks
+
+    def restore(self, step: int, passes: Tensor) -> None:
+        """Continue after `step` steps of a saved run, `passes` of which passed."""
+        self.passes.copy_(passes)
+        self.read_step, self.read_passes = step, float(self.passes)
 
 
 class Recorder(contextlib.ExitStack):

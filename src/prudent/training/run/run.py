@@ -49,18 +49,24 @@ from prudent.training.run.checkpoint import (
     save_checkpoint,
     shared_key,
 )
-from prudent.training.run.execution import Execution, Reporting
-from prudent.training.run.held_out import HeldOutRecords, modes_kept
-from prudent.training.run.metrics import BestModel, Metrics, Recorder, warn_if_no_test_passes
-from prudent.training.run.reading import RunRecords, check_same_records
-from prudent.training.run.updates import (
+from prudent.training.run.execution import (
     Average,
-    Counters,
+    Execution,
+    Reporting,
     Scheduler,
     optimizer_of,
     restore_schedule,
     scheduler_of,
 )
+from prudent.training.run.held_out import HeldOutRecords, modes_kept
+from prudent.training.run.metrics import (
+    BestModel,
+    Counters,
+    Metrics,
+    Recorder,
+    warn_if_no_test_passes,
+)
+from prudent.training.run.reading import RunRecords, check_same_records
 from prudent.training.sampling import Batch, PoissonSampler
 from prudent.training.step import Step, StepOutcome
 
