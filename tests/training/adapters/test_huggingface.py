@@ -609,19 +609,13 @@ def test_settings_that_would_break_the_guarantee_are_refused(
         trainer(bert(), arguments(**settings), plan=None, epsilon=8.0)
 
 
-def test_settings_that_cannot_be_made_here_are_refused() -> None:
-    wrong = {refusal.argument: refusal.wrong for refusal in REFUSALS}
-    assert wrong["fp16"](True)
-    assert wrong["world_size"](2)
-    assert wrong["n_gpu"](2)
-    assert wrong["deepspeed"]("file")
-    assert wrong["fsdp"]("full_shard")
-
-
-def test_a_checkpoint_with_the_key_is_not_uploaded(
+def test_settings_that_cannot_be_made_here_are_refused(
     arguments: Callable[..., TrainingArguments],
 ) -> None:
-    args = arguments()
+    wrong = {refusal.argument: refusal.wrong for refusal in REFUSALS}
+    assert all(wrong[name](True) for name in ("fp16", "deepspeed", "fsdp"))
+    assert all(wrong[name](2) and not wrong[name](1) for name in ("world_size", "n_gpu"))
+    args = arguments()  # the checkpoint holds the key
     args.push_to_hub, args.hub_strategy = True, type(args.hub_strategy)("all_checkpoints")
     with pytest.raises(ArgumentError, match="key"):
         trainer(bert(), args)
