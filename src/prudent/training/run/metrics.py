@@ -237,17 +237,15 @@ class BestModel:
 
     def follow(self, step: int, value: float | None, model: nn.Module) -> None:
         """Compare a new value of a model with the best; None: there was none this time."""
+        best, lower = self.value, self.monitor.endswith("loss")
         if value is None:
             self.check(())
-        elif self.value is None or self._is_better(value):
+        elif best is None or (value < best if lower else value > best):
             self.value, self.step, self.waited = value, step, 0
             if self.keeps:
                 self.model = {name: v.detach().clone() for name, v in model.state_dict().items()}
         else:
             self.waited += 1
-
-    def _is_better(self, value: float) -> bool:
-        return value < self.value if self.monitor.endswith("loss") else value > self.value
 
     def check(self, shown: Container[str]) -> None:
         """Raise an error if what an evaluation shows is not what is followed."""

@@ -22,8 +22,7 @@ from prudent.training.sampling import Draw
 
 _ROWS = 8  # parts have a multiple of so many rows, which suits the kernels of a GPU
 
-_EXAMPLES = 16
-"""Number of public records that are looked at before training."""
+_EXAMPLES = 16  # public records that are looked at before training
 
 Row = dict[str, Tensor]
 """The tensors of records by name, with the records on the first axis."""
@@ -48,19 +47,13 @@ class LogicalBatch:
 
 
 class LogicalRecords(Dataset[Any]):
-    """Reads the records of a draw.
+    """Reads the records of a draw, of the form of the first of some public examples.
 
     | case | what happens |
     |---|---|
-    | padding of the draw | the example, not valid |
+    | padding of the draw | the example, not valid; left out unless `whole` |
     | record longer than the example on its second axis | cut |
     | record that cannot be read, collated or converted to the form | not valid, as if absent |
-
-    Args:
-        units: The records of a map-style data set of dictionaries, or their people.
-        collate: Maps a list of one record to its tensors.
-        examples: The tensors of public records, of which the first has the form of all.
-        whole: Keep all padding, so that every part has the same number of rows.
     """
 
     def __init__(
@@ -148,12 +141,11 @@ def padded(collator: Collate, length: int | None) -> Collate:
             got=length,
             hint="Let the collator itself pad to a fixed length.",
         )
-    fixed = copy.copy(collator)
-    setattr(fixed, "pad_to_multiple_of", length)  # noqa: B010 - a function type has none
+    fixed: Any = copy.copy(collator)
+    fixed.pad_to_multiple_of = length
     if hasattr(fixed, "padding"):
         fixed.padding = True
-    made: Collate = fixed
-    return made
+    return fixed  # type: ignore[no-any-return]
 
 
 def _shapes(row: Any) -> str:

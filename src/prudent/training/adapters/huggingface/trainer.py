@@ -112,9 +112,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         are, together, (ε, δ)-DP for ε = `plan.epsilon(δ)` and the neighbours of `plan.relation`, as
         long as checkpoints stay secret: they hold the key. Evaluate on public records alone. With a
         `unit`, neighbours differ in one person, with any number of records.
-
-    Attributes:
-        plan: The plan that is carried out.
     """
 
     control: TrainerControl
@@ -167,6 +164,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._accumulates = self.plan.sampling_rate * self._count > args.per_device_train_batch_size
         # Chunks run twice where there are several, so that memory does not grow with their number.
         self._recompute = bool(self._accumulates or args.gradient_checkpointing)
+        self._autocast = torch.bfloat16 if args.bf16 else None
         if max_length is not None:
             _validate.count(1, max_length=max_length)
         self._length, self._example = max_length, example
@@ -292,18 +290,14 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         if inputs.number != step.taken - self.lost:
             raise RuntimeError(
                 f"Expected the batch of update {step.taken - self.lost}, got that of update "
-                f"{inputs.number}: each batch is used once. Train with the loader of "
-                "get_train_dataloader."
+                f"{inputs.number}: train with the loader of get_train_dataloader, once."
             )
         self._paid.pay(step.taken, self._continuity.renewals)
         self.model.train()
         getattr(self.optimizer, "train", lambda: None)()  # schedule-free optimizers
-        outcome = within_memory(
-            lambda: step([self._chunk(part) for part in inputs.parts]),
-            "per_device_train_batch_size",
-            self.args.per_device_train_batch_size,
-            _LESS_AT_ONCE,
-        )
+        setting = "per_device_train_batch_size"
+        given = setting, getattr(self.args, setting), _LESS_AT_ONCE
+        outcome = within_memory(lambda: step([*map(self._chunk, inputs.parts)]), *given)
         self._charge.taken = step.taken
         self._passes += outcome.passed
         if self.plan.watch is not None and (loss := float(outcome.watched)) == loss:
@@ -319,10 +313,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
     def _prepare_inputs(self, inputs: Any) -> Any:
         """The inputs of an evaluation on the device, without the column of the unit."""
         return super()._prepare_inputs(without(inputs, self._units.column))
-
-    @property
-    def _autocast(self) -> torch.dtype | None:
-        return torch.bfloat16 if self.args.bf16 else None
 
     def _split(self, row: Row) -> tuple[Row, Any]:
         """Inputs and targets: labels are inputs, unless the loss is not computed by the model."""
@@ -458,9 +448,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
         """Refused: every trial is another release."""
         raise NotImplementedError(
-            "Every trial of a search trains on the private records and must be paid for. Search "
-            "on public records with Trainer, or make one PrivateTrainer per trial and compose "
-            "their plan.event."
+            "Every trial of a search trains on the private records and must be paid for: see "
+            "prudent.tune, or search on public records with Trainer."
         )
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
