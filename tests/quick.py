@@ -14,7 +14,7 @@ TESTS = Path(__file__).resolve().parent
 
 SLOW_TO_START = frozenset(
     (
-        *("torch", "opacus", "transformers", "peft", "lightning", "flwr", "pyspark", "tensorboard"),
+        *("torch", "opacus", "transformers", "peft", "lightning", "flwr", "pyspark"),
         *("subprocess", "multiprocessing", "concurrent", "socket", "http", "playwright"),
         *("matplotlib", "sklearn"),
     )

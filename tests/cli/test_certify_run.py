@@ -40,7 +40,7 @@ def written(folder, accuracy=0.9, plan=PLAN, **changes):
     """A folder as `fit` leaves it, with two evaluations."""
     folder.mkdir()
     record_paid(folder, plan, plan.steps)
-    with Recorder(folder, 0, plan.steps, progress=False, tensorboard=False) as recorder:
+    with Recorder(folder, 0, plan.steps, progress=False) as recorder:
         for step, value in ((10, 0.2), (30, accuracy)):
             entry = Metrics(
                 step=step,

@@ -82,7 +82,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "release/columns/sources.py",  # csv
         "training/run/checkpoint.py",  # checkpoint, paid
         "training/run/metrics.py",  # metrics
-        "training/run/updates.py",  # reads what it wrote to memory
+        "training/run/execution.py",  # reads what it wrote to memory
         "tune/candidate.py",  # search state, search result
         "tune/fitting.py",  # the model of the best candidate, as torch weights
         "tune/tuning.py",  # search state, search result

@@ -14,12 +14,10 @@ from prudent.accounting import DiscreteGaussianTest, GaussianTest
 from prudent.training import (
     AdaptiveTrim,
     Chunk,
-    Execution,
     Plan,
     ProposeTestRelease,
     Step,
     Sum,
-    fit,
 )
 from prudent.training.compiled import Compiled, PlacedNumbers
 from prudent.training.gradients import BookKeeping, Materialised
@@ -197,30 +195,6 @@ def test_a_corruption_is_part_of_the_trace():
     graphs = traced(one)
     assert_same_releases(one, other, range(4))
     assert len(graphs) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.filterwarnings("ignore")  # of the compiler
-def test_the_compiled_run_is_the_eager_one(device):
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(200, 1, 8, 8, generator=generator, dtype=torch.float64)
-    data = inputs, torch.arange(200) % 3
-    plan = Plan(sampling_rate=0.1, steps=12, aggregation=RULES["gaussian"])
-    runs = [
-        fit(
-            plan,
-            network(),
-            cross_entropy,
-            data,
-            execution=Execution(device=device, seed=4, compile=compile),
-            lr=0.1,
-        )
-        for compile in (True, False)
-    ]
-    for mine, expected in zip(*(run.model.parameters() for run in runs), strict=True):
-        torch.testing.assert_close(mine, expected, rtol=1e-8, atol=1e-8)
-    assert runs[0].pass_rate == runs[1].pass_rate
 
 
 @pytest.mark.parametrize("fails", [False, True])

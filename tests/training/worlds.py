@@ -105,8 +105,6 @@ def result(fitted, model=None):
         "parameters": torch.cat([whole(p).flatten() for p in model.parameters()]).cpu(),
         "pass_rate": fitted.pass_rate,
         "trims": [entry.trim for entry in fitted.history],
-        "drawn": [entry.private["mean_drawn"] for entry in fitted.history],
-        "losses": [entry.private["mean_loss"] for entry in fitted.history],
         "shown": [entry.evaluation for entry in fitted.history],
     }
 
@@ -122,7 +120,7 @@ def train(
     held_out=None,
     **options,
 ):
-    settings = {"evaluate_every": 3, "private_diagnostics": True, "lr": 0.3}
+    settings = {"evaluate_every": 3, "lr": 0.3}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The test hardly ever passes")  # as some are meant to
         return fit(
@@ -425,7 +423,6 @@ def another_mesh():
     Step(plan, sharded(network()), cross_entropy, expected_batch=14.0)
 
 
-refused("compile", "Expected compile False", lambda: train(how={"compile": True}))
 refused("plans", "Expected plan the same", lambda: train(rate=0.3 + 0.01 * rank()))
 refused(
     "data", "Expected records of train_set the same", lambda: train(data=records(RECORDS + rank()))

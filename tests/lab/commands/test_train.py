@@ -69,7 +69,7 @@ def test_epsilon_follows_from_noise_and_steps(capsys, archive, tmp_path):
     assert again == result
     common = ("--dataset", f"npz:{archive}", "--method", "dpsgd", "--batch", "60")
     line = error(capsys, *common, *flags, "--out", str(out), "--resume")
-    assert "the plan with which this run was started" in line
+    assert "plan with which this run was started" in line
 
 
 @pytest.mark.unhurried

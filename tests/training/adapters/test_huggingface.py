@@ -11,7 +11,6 @@ import attrs
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import default_collate
 
 pytest.importorskip("transformers", reason="needs the extra `huggingface`")
 
@@ -29,22 +28,12 @@ from transformers import (
 from prudent import ArgumentError, HeldOut, Ledger, LossRelease
 from prudent.accounting.events import GaussianTest
 from prudent.accounting.relations import ZERO_OUT
-from prudent.budget.ledger import OverBudgetError
 from prudent.records import PUBLIC
 from prudent.records.people import Units
 from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
-from prudent.training.adapters.huggingface import PrivateTrainer, reach
-from prudent.training.adapters.huggingface.records import (
-    LogicalRecords,
-    PhysicalBatch,
-    divided,
-    examples_of,
-    padded,
-    shortened,
-    token_axes,
-)
-from prudent.training.adapters.huggingface.self_test import check_optimizer, check_reach
-from prudent.training.adapters.huggingface.settings import REFUSALS
+from prudent.training.adapters.huggingface import PrivateTrainer
+from prudent.training.adapters.huggingface.records import LogicalRecords, examples_of, padded
+from prudent.training.adapters.huggingface.settings import REFUSALS, check_optimizer, check_reach
 from prudent.training.gradients import BookKeeping
 from prudent.training.sampling import Draw
 
@@ -199,30 +188,6 @@ def test_an_update_is_the_mean_of_clipped_gradients(
         torch.testing.assert_close(moved, expected[name], rtol=1e-3, atol=1e-6, msg=name)
 
 
-@pytest.mark.unhurried
-@pytest.mark.parametrize("unit", [None, "author"])
-@pytest.mark.parametrize("recompute", [False, True])
-def test_an_update_is_the_same_with_several_lengths(
-    unit: str | None, recompute: bool, arguments: Callable[..., TrainingArguments]
-) -> None:
-    found = []
-    for lengths in (None, (LENGTH, LENGTH // 2, LENGTH - 1)):
-        model = gpt2()
-        made = trainer(
-            model,
-            arguments(),
-            train_dataset=Authored(causal=True),
-            eval_dataset=Authored(8, 1, causal=True),
-            unit="author" if unit else list(range(RECORDS)),
-            records_per_person=5,
-            recompute=recompute,
-            max_length=lengths,
-        )
-        made.train()
-        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-    torch.testing.assert_close(found[1], found[0], rtol=0, atol=2e-6)
-
-
 class Authored(Sentences):
     """Sentences, each with the number of its author."""
 
@@ -239,12 +204,11 @@ def test_an_update_per_person_is_the_mean_of_clipped_gradients_of_people(
     before = copy.deepcopy(model)
     made = trainer(
         model,
-        arguments(remove_unused_columns=not recompute),
+        arguments(remove_unused_columns=not recompute, gradient_checkpointing=recompute),
         train_dataset=Authored(causal=True),
         eval_dataset=Authored(8, 1, causal=True),
         unit="author",
         records_per_person=5,
-        recompute=recompute,
     )
     made.train()
     assert made.plan.expected_batch is None
@@ -383,9 +347,9 @@ def halved(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tens
     ("records", "change", "said"),
     [
         (list(Sentences()), {"compute_loss_func": halved}, "the loss"),
-        (list(Sentences()), {"recompute": False}, "precision"),
+        (list(Sentences()), {"example": Sentences(1)[0]}, "the loss or what reads"),
     ],
-    ids=["loss", "execution"],
+    ids=["loss", "reading"],
 )
 def test_lost_steps_that_may_differ_are_counted_and_not_repeated(
     records: Any,
@@ -484,17 +448,6 @@ def test_an_interruption_says_whether_anything_was_charged(
         assert len(ledger.history()) == begun
     said = "after 1 steps. Its ledger was charged" if begun else "Nothing was charged"
     assert said in interrupted.value.__notes__[0]
-
-
-@pytest.mark.parametrize(
-    ("promise", "said"),
-    [({"epsilon": 1e9}, "protects nobody"), ({"epsilon": 3.0, "delta": 0.05}, "not below 1/24")],
-)
-def test_promises_that_promise_nothing_are_warned_of(
-    arguments: Callable[..., TrainingArguments], promise: dict[str, float], said: str
-) -> None:
-    with pytest.warns(RuntimeWarning, match=said):
-        trainer(bert(), arguments(), plan=None, **promise)
 
 
 def test_logs_have_epsilon_and_nothing_private(
@@ -603,108 +556,6 @@ def test_records_without_labels_are_told_apart_from_a_bug(
         trainer(bert(), arguments(), train_dataset=bare, eval_dataset=bare[:8]).train()
 
 
-def test_the_length_of_a_record_is_its_own() -> None:
-    """Of several public ones the smallest that holds it, whatever the others are."""
-    draw = torch.Generator().manual_seed(0)
-    counts = torch.randint(0, 17, (29,), generator=draw)
-    mask = (torch.arange(16) < counts[:, None]).long()
-    ids = torch.randint(1, 90, (29, 16), generator=draw) * mask
-    whole = PhysicalBatch(
-        {"input_ids": ids, "attention_mask": mask, "labels": torch.arange(29)},
-        torch.arange(29) != 3,
-        100 + torch.arange(29),
-    )
-    stand_in = {name: torch.zeros_like(value[:1]) for name, value in whole.inputs.items()}
-    axes = token_axes(whole.inputs, whole.inputs, (4, 8, 16))
-    pieces = divided(whole, (4, 8, 16), axes, stand_in)
-    shapes = [tuple(piece.inputs["input_ids"].shape) for piece in pieces]
-    assert shapes == sorted(shapes)
-    assert set(shapes) == {(8, 4), (8, 8), (8, 16)}
-    seen = {}
-    for piece in pieces:
-        rows, length = piece.inputs["input_ids"].shape
-        assert len(piece.inputs["labels"]) == len(piece.valid) == len(piece.ids) == rows
-        for place in piece.valid.nonzero().flatten().tolist():
-            number = int(piece.ids[place]) - 100
-            seen[number] = length
-            assert torch.equal(piece.inputs["input_ids"][place], ids[number, :length])
-            assert int(piece.inputs["labels"][place]) == number
-    assert seen == {
-        number: next(length for length in (4, 8, 16) if count <= length)
-        for number, count in enumerate(counts.tolist())
-        if number != 3
-    }
-    none = attrs.evolve(whole, valid=torch.zeros(29, dtype=torch.bool))
-    (empty,) = divided(none, (4, 8, 16), axes, stand_in)
-    assert not empty.valid.any()
-
-
-def test_a_label_of_padding_is_kept_where_the_loss_counts_it() -> None:
-    mask = (torch.arange(8) < 3).long().expand(3, 8)
-    labels = torch.full((3, 8), -100)
-    labels[1, 5], labels[2, 2] = 7, 7
-    part = PhysicalBatch(
-        {"attention_mask": mask, "labels": labels}, torch.ones(3).bool(), torch.arange(3)
-    )
-    axes = token_axes(part.inputs, part.inputs, (4, 8))
-    stand_in = {name: value[:1] for name, value in part.inputs.items()}
-    short, long = divided(part, (4, 8), axes, stand_in)
-    assert short.ids[short.valid].tolist() == [0, 2]
-    assert long.ids[long.valid].tolist() == [1]
-
-
-def test_only_axes_that_padding_makes_longer_are_cut() -> None:
-    def row(tokens: int) -> dict[str, Tensor]:
-        shapes = {"input_ids": (tokens,), "mask": (1, tokens, tokens), "pixels": (3, 8, 8)}
-        return {name: torch.zeros(2, *shape) for name, shape in shapes.items()}
-
-    def cut(longer: int) -> list[tuple[int, ...]]:
-        axes = token_axes(row(8), row(longer), (4, 8))
-        return [tuple(each.shape[1:]) for each in shortened(row(8), axes, 4).values()]
-
-    assert cut(9) == [(4,), (1, 4, 4), (3, 8, 8)]
-    assert cut(8) == [(4,), (1, 4, 4), (3, 4, 4)]  # nothing but the size is known
-
-
-def test_pieces_of_a_length_have_one_shape_whatever_was_drawn() -> None:
-    mask = (torch.arange(8) < 3).long()
-    data = [{"input_ids": torch.arange(8), "attention_mask": mask}] * 64
-    for physical, shape in ((64, (16, 4)), (4, (4, 4))):
-        ids, found = torch.arange(64).view(-1, physical), set()
-        for drawn in (0, 3, 40, 64):
-            records = LogicalRecords(
-                Units.of(data), default_collate, default_collate(data[:1]), lengths=(4, 8)
-            )
-            batch = records.__getitems__(Draw(0, ids, ids < drawn, PUBLIC))
-            found |= {tuple(part.inputs["input_ids"].shape) for part in batch.parts}
-            assert sum(int(part.valid.sum()) for part in batch.parts) == drawn
-        assert found == {shape}
-
-
-class Wide(nn.Module):
-    """Cannot run on fewer than five tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.wide = nn.Embedding(WORDS, 2), nn.Conv1d(2, 2, 5)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Any:
-        outputs = self.wide(self.table(input_ids).mT).mean(2)
-        return {"loss": nn.functional.cross_entropy(outputs, labels), "logits": outputs}
-
-
-def test_no_short_record_is_the_first_that_a_length_is_tried_on(
-    arguments: Callable[..., TrainingArguments], tmp_path: Path
-) -> None:
-    """Else one record would decide whether the run fails, after it was charged."""
-    refused = "max_length lengths that the model can run on, got 4"
-    with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-2, relation=ZERO_OUT) as ledger:
-        made = trainer(Wide(), arguments(), epsilon=2.0, max_length=(4, LENGTH), ledger=ledger)
-        with pytest.raises(ArgumentError, match=refused):
-            made.train()
-        assert not ledger.history()
-
-
 def test_a_collator_that_pads_to_the_longest_needs_a_public_length(
     arguments: Callable[..., TrainingArguments],
 ) -> None:
@@ -712,14 +563,6 @@ def test_a_collator_that_pads_to_the_longest_needs_a_public_length(
         examples_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], Tokens())
     with pytest.raises(ArgumentError, match="pad_to_multiple_of"):
         padded(drops_words, 4)
-    with pytest.raises(ArgumentError, match="compile False with several lengths"):
-        trainer(bert(), arguments(), max_length=(4, 6), compile=True)
-    with pytest.raises(ArgumentError, match="attention_mask"):
-        LogicalRecords(Units.of([]), Tokens(), {"input_ids": torch.zeros(1, 4)}, lengths=(2, 4))
-    with pytest.raises(ArgumentError, match="attention_mask"):
-        LogicalRecords(
-            Units.of([]), Tokens(), {"attention_mask": torch.zeros(1, 3)}, lengths=(2, 4)
-        )
     with pytest.raises(ArgumentError, match="example"):
         trainer(bert(), arguments(), eval_dataset=None).train()
 
@@ -755,7 +598,7 @@ def test_a_record_that_cannot_be_read_counts_as_absent(
         ({"skip_memory_metrics": False}, "private"),
         ({"ignore_data_skip": True}, "already used"),
         ({"optim": "adalomo"}, "before noise"),
-        ({"torch_compile": True}, "compile=True"),
+        ({"torch_compile": True}, "CUDA graph"),
         ({"max_grad_norm": 0.0}, "max_grad_norm"),
     ],
 )
@@ -766,19 +609,13 @@ def test_settings_that_would_break_the_guarantee_are_refused(
         trainer(bert(), arguments(**settings), plan=None, epsilon=8.0)
 
 
-def test_settings_that_cannot_be_made_here_are_refused() -> None:
-    wrong = {refusal.argument: refusal.wrong for refusal in REFUSALS}
-    assert wrong["fp16"](True)
-    assert wrong["world_size"](2)
-    assert wrong["n_gpu"](2)
-    assert wrong["deepspeed"]("file")
-    assert wrong["fsdp"]("full_shard")
-
-
-def test_a_checkpoint_with_the_key_is_not_uploaded(
+def test_settings_that_cannot_be_made_here_are_refused(
     arguments: Callable[..., TrainingArguments],
 ) -> None:
-    args = arguments()
+    wrong = {refusal.argument: refusal.wrong for refusal in REFUSALS}
+    assert all(wrong[name](True) for name in ("fp16", "deepspeed", "fsdp"))
+    assert all(wrong[name](2) and not wrong[name](1) for name in ("world_size", "n_gpu"))
+    args = arguments()  # the checkpoint holds the key
     args.push_to_hub, args.hub_strategy = True, type(args.hub_strategy)("all_checkpoints")
     with pytest.raises(ArgumentError, match="key"):
         trainer(bert(), args)
@@ -862,18 +699,6 @@ def test_a_change_of_frozen_weights_is_noticed(
         trainer(model, arguments(), callbacks=[Meddles()]).train()
 
 
-def test_adapters_that_do_not_move_are_noticed(
-    arguments: Callable[..., TrainingArguments],
-) -> None:
-    class Undoes(TrainerCallback):
-        def on_pre_optimizer_step(self, *_: Any, model: nn.Module, **__: Any) -> None:
-            for parameter in model.parameters():
-                parameter.grad = None
-
-    with pytest.raises(RuntimeError, match="did not move"):
-        trainer(adapted(), arguments(), plan=everything(3), callbacks=[Undoes()]).train()
-
-
 def test_weights_that_the_loss_does_not_reach_are_named() -> None:
     class Detached(nn.Module):
         def __init__(self) -> None:
@@ -885,13 +710,11 @@ def test_weights_that_the_loss_does_not_reach_are_named() -> None:
 
     model = Detached()
     engine = BookKeeping(model, lambda outputs, _: outputs)
-    found = reach(engine, torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
-    assert found.unreached == ("lost.weight", "lost.bias")
-    with pytest.warns(RuntimeWarning, match=r"lost\.weight"):
-        check_reach(found)
+    with pytest.warns(RuntimeWarning, match=r"reach lost\.weight, lost\.bias: only"):
+        check_reach(engine, torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
     model.used.requires_grad_(False)
     with pytest.raises(ArgumentError, match="none of"):
-        check_reach(reach(engine, torch.ones(1, 2)))
+        check_reach(engine, torch.ones(1, 2))
 
 
 def test_bfloat16_and_checkpointed_layers(arguments: Callable[..., TrainingArguments]) -> None:
@@ -967,19 +790,6 @@ class TestLedger:
             assert len(ledger.history()) == 1
             trainer(bert(), args, plan=self.NOISY, ledger=ledger).train()
             assert len(ledger.history()) == 2
-
-    def test_what_does_not_fit_is_not_trained(
-        self, arguments: Callable[..., TrainingArguments], tmp_path: Path
-    ) -> None:
-        model = bert()
-        before = copy.deepcopy(model.state_dict())
-        with Ledger(tmp_path / "budget.db", epsilon=0.01, delta=1e-9, relation=ZERO_OUT) as ledger:
-            run = trainer(model, arguments(), plan=self.NOISY, ledger=ledger)
-            for _ in range(2):  # nothing has begun
-                with pytest.raises(OverBudgetError):
-                    run.train()
-            assert ledger.history() == []
-        torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
 class TestHeldOut:

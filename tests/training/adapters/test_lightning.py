@@ -18,8 +18,7 @@ from lightning.pytorch.tuner.tuning import Tuner
 
 from prudent import ArgumentError, HeldOut, Ledger, LossRelease
 from prudent.accounting.relations import ZERO_OUT
-from prudent.budget.ledger import OverBudgetError
-from prudent.training import Key, Plan, Sum
+from prudent.training import Key
 from prudent.training import make_private as made_private
 from prudent.training.adapters.lightning import make_private
 
@@ -167,12 +166,6 @@ def test_trainers_that_the_plan_does_not_cover(
     assert error.value.argument == named
 
 
-def test_the_ordinary_loader_is_refused(tmp_path: Path) -> None:
-    module, _ = private()
-    with pytest.raises(ValueError, match="private loader"):
-        trainer(tmp_path).fit(module, loader())
-
-
 def test_several_optimizers_are_refused(tmp_path: Path) -> None:
     class Two(Classifier):
         def configure_optimizers(self) -> Any:
@@ -181,20 +174,6 @@ def test_several_optimizers_are_refused(tmp_path: Path) -> None:
     module, batches = private(module=Two())
     with pytest.raises(ArgumentError, match="one optimizer"):
         trainer(tmp_path).fit(module, batches)
-
-
-def test_a_plan_of_ones_own(tmp_path: Path) -> None:
-    plan = Plan(
-        sampling_rate=0.2,
-        steps=5,
-        aggregation=Sum(clip=1.0, noise_multiplier=2.0),
-        expected_batch=12,
-    )
-    module, batches = make_private(Classifier(), loader(), plan=plan, delta=1e-6)
-    done = trainer(tmp_path, max_epochs=1)
-    done.fit(module, batches)
-    assert done.optimizers[0].plan == plan
-    assert float(done.callback_metrics["epsilon"]) == pytest.approx(plan.epsilon(1e-6))
 
 
 class Logging(Classifier):
@@ -268,16 +247,6 @@ def test_a_ledger_is_charged_once_for_a_run_and_its_continuation(tmp_path: Path)
         module, batches = private(seed=1, ledger=ledger)
         trainer(tmp_path).fit(module, batches, ckpt_path=tmp_path / "run.ckpt")
         assert len(ledger.history()) == 1
-
-
-def test_what_does_not_fit_into_a_ledger_is_not_trained(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "budget.db", epsilon=1.0, delta=1e-9, relation=ZERO_OUT) as ledger:
-        module, batches = private(ledger=ledger)
-        before = copy.deepcopy(module.state_dict())
-        with pytest.raises(OverBudgetError):
-            trainer(tmp_path).fit(module, batches)
-        assert ledger.history() == []
-    torch.testing.assert_close(module.state_dict(), before, rtol=0, atol=0)
 
 
 class Watching(Classifier):

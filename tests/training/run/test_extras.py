@@ -19,7 +19,6 @@ from prudent.budget.ledger import OverBudgetError
 from prudent.release import Ledger
 from prudent.training import Execution, FixedTrim, Plan, ProposeTestRelease, Sum, fit
 from prudent.training.run.checkpoint import charged
-from prudent.training.run.metrics import PassRateMonitor
 from prudent_lab.corruption import Mimic
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
@@ -128,14 +127,11 @@ class TestCallbacks:
 
         fitted = train(
             callbacks=[note],
-            private_diagnostics=True,
             out=tmp_path,
             average=0.5,
             evaluate=lambda model: {"one": 1},
         )
         assert [metrics.step for metrics, _ in seen] == [2, 4, 6, 8]
-        assert all(metrics.private is None for metrics, _ in seen)
-        assert all(entry.private is not None for entry in fitted.history)
         assert seen[0][0].evaluation == {"one": 1.0}
         assert torch.equal(seen[-1][1], fitted.model[0].weight)  # the average, as evaluated
         assert torch.equal(weights(fitted), weights(train(average=0.5)))  # dropout stayed on
@@ -238,34 +234,15 @@ def plan_of(aggregation, steps=60):
 
 
 class TestTestsThatNeverPass:
-    def test_it_is_said_once_and_early(self):
-        """All gradients are longer than the proposal."""
-        with pytest.warns(RuntimeWarning, match="passed in 0 of the first 50 steps") as said:
-            train(plan_of(rule(clip=1e-3)), evaluate_every=30)
-        (about,) = (str(each.message) for each in said if "passed in" in str(each.message))
-        assert "propose * clip = 0.0005" in about
-
     def test_it_is_said_before_anything_is_paid_if_no_data_could_pass(self, tmp_path):
-        rehearsed = []
-
-        def evaluate(model):
-            rehearsed.append(model)
-            return {}
-
-        with pytest.warns(RuntimeWarning, match="whatever the data") as said:
-            train(plan_of(rule(scale=4.0)), evaluate=evaluate, evaluate_every=60)
-        assert sum("whatever the data" in str(each.message) for each in said) == 1
-        watch = PassRateMonitor(plan_of(rule(scale=4.0)), 12)
-        with pytest.warns(RuntimeWarning, match="exceed 22.4 records, and the margin is at most 6"):
-            watch.before()
-
-    @pytest.mark.parametrize(
-        ("passes", "steps", "warns"),
-        [(0, 30, False), (0, 31, True), (1, 31, False), (3, 70, True), (60, 1000, False)],
-    )
-    def test_chance_is_ruled_out(self, passes, steps, warns, recwarn):
-        PassRateMonitor(plan_of(rule()), 12).after(steps, passes)
-        assert len(recwarn) == warns
+        with (
+            pytest.warns(RuntimeWarning, match="whatever the data") as said,
+            Ledger(tmp_path / "budget.db", epsilon=1e-3, delta=1e-9) as ledger,
+            pytest.raises(OverBudgetError),
+        ):
+            train(plan_of(rule(scale=4.0)), ledger=ledger)
+        (about,) = (str(each.message) for each in said if "whatever" in str(each.message))
+        assert "exceed 22.4 records, and the margin is at most 6" in about
 
     @pytest.mark.thorough
     def test_a_test_that_passes_is_not_talked_about(self, recwarn):

@@ -1,4 +1,4 @@
-"""What a run shows: the public set exactly, and nothing private unless asked for."""
+"""What a run shows: the public set exactly, and nothing private."""
 
 import json
 import math
@@ -41,14 +41,6 @@ def test_evaluations_join_it(tmp_path):
     assert set(read_metrics(tmp_path)[0]) == PUBLIC | {"accuracy"}
 
 
-def test_private_values_have_a_key_of_their_own(tmp_path):
-    fitted = train(tmp_path, private_diagnostics=True)
-    entry = read_metrics(tmp_path)[0]
-    assert set(entry) == PUBLIC | {"private"}
-    assert set(entry["private"]) == {"mean_drawn", "mean_loss"}
-    assert all(0 < e.private["mean_drawn"] < 30 for e in fitted.history)
-
-
 def test_the_numbers():
     rule = ProposeTestRelease(
         clip=2.0,
@@ -78,30 +70,6 @@ def test_no_epsilon_without_delta_or_privacy():
     assert fitted.plan.epsilon(1e-5) == math.inf
 
 
-@pytest.mark.unhurried
-def test_tensorboard(tmp_path):
-    train(tmp_path, tensorboard=True, delta=1e-5, evaluate=lambda model: {"accuracy": 0.5})
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = accumulator.EventAccumulator(str(tmp_path))
-    events.Reload()
-    numbers = PUBLIC - {"step", "relation", "pass_rate"}  # no test, no pass rate
-    assert set(events.Tags()["scalars"]) == numbers | {"accuracy"}
-    assert [event.step for event in events.Scalars("epsilon")] == [5, 10, 12]
-
-
-def test_tensorboard_never_shows_private_values(tmp_path):
-    train(tmp_path, tensorboard=True, private_diagnostics=True)
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = accumulator.EventAccumulator(str(tmp_path))
-    events.Reload()
-    assert set(events.Tags()["scalars"]) <= PUBLIC
-
-
-def test_tensorboard_needs_a_folder():
-    with pytest.raises(ValueError, match="Expected out to be a folder for the TensorBoard files"):
-        train(tensorboard=True)
-
-
 def test_progress_is_shown_only_when_wanted(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     train(progress=True, delta=1e-5, evaluate=lambda _: {"accuracy": 0.98765})
@@ -118,7 +86,7 @@ def entry(step, **changes):
 
 
 def record(folder, start, *steps):
-    with Recorder(folder, start, 100, progress=False, tensorboard=False) as recorder:
+    with Recorder(folder, start, 100, progress=False) as recorder:
         for step in steps:
             recorder.record(entry(step))
 
@@ -146,7 +114,6 @@ def test_lines_are_json(tmp_path):
     record(tmp_path, 0, 1)
     line = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(line) == entry(1).plain()
-    assert "private" not in line
 
 
 @pytest.mark.parametrize(
@@ -154,7 +121,7 @@ def test_lines_are_json(tmp_path):
     [(0.0, 0, "pass 0% · F 0"), (None, 5, "F 5"), (None, 0, "")],
 )
 def test_the_bar_shows_a_test_only_where_there_is_one(pass_rate, trim, shown):
-    recorder = Recorder(None, 0, 1, progress=False, tensorboard=False)
+    recorder = Recorder(None, 0, 1, progress=False)
     public = {"epsilon": None, "delta": None, "noise": 1.0, "evaluation": {}}
     recorder.record(Metrics(step=1, pass_rate=pass_rate, trim=trim, **public))
     assert recorder._progress.tasks[0].fields["shown"] == shown
@@ -170,7 +137,7 @@ def test_a_run_without_a_test_has_no_pass_rate():
     ("epsilon", "shown"), [(1.4541, "ε 1.455"), (2.0, "ε 2"), (math.inf, "ε ∞")]
 )
 def test_the_bar_never_shows_less_than_was_spent(epsilon, shown):
-    recorder = Recorder(None, 0, 1, progress=False, tensorboard=False)
+    recorder = Recorder(None, 0, 1, progress=False)
     entry = Metrics(
         step=1, epsilon=epsilon, delta=1e-5, pass_rate=0.5, trim=1, noise=1.0, evaluation={}
     )

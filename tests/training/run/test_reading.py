@@ -12,7 +12,7 @@ from prudent.records import PUBLIC
 from prudent.records.form import inputs_and_targets
 from prudent.records.reader import RecordReader
 from prudent.training import Execution, Plan, Sum, fit
-from prudent.training.run.reading import ReadRequest, _ReadBatches
+from prudent.training.run.reading import ReadDraws
 from prudent.training.run.run import Run
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
@@ -221,7 +221,8 @@ class TestOddItems:
     def test_the_example_stands_in(self):
         data = Bare(lambda i: pair(i) if i > 1 else 1 / 0)
         reader = RecordReader(data, None, range(RECORDS), example=pair(2))
-        part = _ReadBatches(reader)[ReadRequest([0, 5, 0], [True, True, False], PUBLIC)]
+        valid = torch.tensor([True, True, False])
+        part = ReadDraws(reader).read(torch.tensor([0, 5, 0]), valid, PUBLIC)
         assert part.readable.tolist() == [False, True, False]
         assert torch.equal(part.batch[0], INPUTS[[2, 5, 2]])
 

@@ -1,7 +1,4 @@
-"""Private training with Lightning: the Trainer stays, the module and the loader are made private.
-
-Requires the extra `lightning`.
-"""
+"""Private training with Lightning, by its own Trainer. Requires the extra `lightning`."""
 
 from typing import Any, TypeVar
 
@@ -15,18 +12,20 @@ from typing_extensions import override
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
-from prudent.training.adapters.private import opacus_migration_errors, prepare
-from prudent.training.adapters.private_optimizer import Preparation, PrivateOptimizer, specialise
+from prudent.training.adapters.private import (
+    Preparation,
+    PrivateOptimizer,
+    opacus_migration_errors,
+    prepare,
+    specialise,
+)
 from prudent.training.plan import RELEASED, Plan
 from prudent.training.sampling import PoissonLoader
 
 Module = TypeVar("Module", bound=LightningModule)
 
-_RELEASED = {
-    ("on_train_epoch_end", "epsilon"),
-    *(("on_train_batch_end", name + end) for name in RELEASED for end in ("", "_noise")),
-}
-"""What `_Privacy` logs: by which hook, and under which name."""
+_RELEASED = {("on_train_batch_end", name + end) for name in RELEASED for end in ("", "_noise")}
+_RELEASED |= {("on_train_epoch_end", "epsilon")}  # what is logged: by which hook, which name
 
 
 @opacus_migration_errors(module=None, noise_multiplier=None)
@@ -44,27 +43,18 @@ def make_private(
         module, loader = make_private(module, loader, epsilon=3.0, delta=1e-5, epochs=10)
         Trainer(max_epochs=10).fit(module, loader)
 
-    The optimizer that `configure_optimizers` returns is made private, and schedulers act on it.
-    After every epoch the ε so far is logged as "epsilon", and what the plan releases besides the
-    model under its name: "train_loss" of the losses that `training_step` passes to `self.watch`,
+    Schedulers act on the optimizer of `configure_optimizers`, which is made private. After every
+    epoch the ε so far is logged as "epsilon", and what the plan releases besides the model under
+    its name: "train_loss" of the losses that `training_step` passes to `self.watch`,
     "held_out_accuracy" or "held_out_loss". Callbacks and schedulers may monitor these.
-    To resume, make a module private with the same arguments and pass `ckpt_path`.
 
-    Args:
-        module: The same object is returned. Copies of it are ordinary modules.
-        loader: The training loader.
-        model: What `training_step` calls on a batch, if it is not the module itself:
-            `model=module.net` for a step that calls `self.net(inputs)`.
-        plan: As for `prudent.make_private`.
-        delta: As for `prudent.make_private`. With a plan, the δ at which ε is logged.
-        **options: All other keyword arguments of `prudent.make_private`.
+    The arguments are those of `prudent.make_private`; with a plan, `delta` is the δ at which ε is
+    logged. `model` is what `training_step` calls on a batch, if it is not the module itself.
 
     Guarantee:
-        As for `prudent.make_private`. Values that `training_step` logs, such as the loss, are
-        neither released nor charged: they must not leave the data's owner, and what would stop
-        training by them, choose or name a model by them, or change the learning rate by them is
-        refused at the first step. Steps taken after the checkpoint that a run resumes from are not
-        in it; see `docs/opacus.md`.
+        As for `prudent.make_private`. Values that `training_step` logs are neither released nor
+        charged: they must not leave the data's owner, and what would follow them is refused at the
+        first step. Steps taken after the checkpoint that a run resumes from are not in it.
     """
     options |= {"plan": plan, "delta": delta if plan is None else None}
     privacy = _Privacy(prepare(module if model is None else model, loader, **options), delta)
@@ -96,15 +86,12 @@ class _Privacy(Callback):
         leaves, form = pytree.tree_flatten(configuration)
         given = [leaf for leaf in leaves if isinstance(leaf, torch.optim.Optimizer)]
         if len(given) != 1:
-            allowed, shown = "to return one optimizer", str(len(given))
-            raise ArgumentError("configure_optimizers", allowed, shown=shown)
-        if self.optimizer is None:
-            self.optimizer = PrivateOptimizer(given[0], self.preparation)
-        else:
-            self.optimizer.wrap(given[0])
+            allowed = "to return one optimizer"
+            raise ArgumentError("configure_optimizers", allowed, shown=str(len(given)))
+        self.optimizer = self.optimizer or PrivateOptimizer(given[0], self.preparation)
+        self.optimizer.wrap(given[0])
         for scheduler in (leaf for leaf in leaves if hasattr(leaf, "optimizer")):
-            # Parameter groups are shared, but Lightning wants the optimizer that it was given, and
-            # torch that its steps are marked, as they are by any scheduler that is made for it.
+            # Lightning wants the optimizer that it was given, and torch that its steps are marked.
             scheduler.optimizer = self.optimizer
             ConstantLR(self.optimizer, factor=1.0)
         private = [self.optimizer if leaf is given[0] else leaf for leaf in leaves]
@@ -115,17 +102,15 @@ class _Privacy(Callback):
         if stage != "fit":
             return
         steps, taken = self.preparation.charge.plan.steps, trainer.estimated_stepping_batches
+        finders = LearningRateFinder, BatchSizeFinder
+        found = [each for each in trainer.callbacks if isinstance(each, finders)]
         parts, clip = trainer.accumulate_grad_batches, trainer.gradient_clip_val
-        count, scaled = trainer.world_size, trainer.precision
-        finders = [
-            c for c in trainer.callbacks if isinstance(c, LearningRateFinder | BatchSizeFinder)
-        ]
         for name, allowed, value, is_allowed in (
-            ("callbacks", "without finders: search on public records", finders, not finders),
-            ("devices", "one process", count, count == 1),
+            ("callbacks", "without finders: search on public records", found, not found),
+            ("devices", "one process", trainer.world_size, trainer.world_size == 1),
             ("accumulate_grad_batches", "1: a step is one Poisson batch", parts, parts == 1),
             ("gradient_clip_val", "None: the plan clips every record", clip, not clip),
-            ("precision", "without scaled losses", scaled, scaled != "16-mixed"),
+            ("precision", "without scaled losses", "16-mixed", trainer.precision != "16-mixed"),
             ("max_epochs", f"for at most the {steps} steps of the plan", taken, taken <= steps),
         ):
             if not is_allowed:
@@ -138,11 +123,10 @@ class _Privacy(Callback):
         # Before the step releases anything; training_step has logged what it logs.
         found = (each.meta for each in trainer.fit_loop.epoch_loop._results.values())
         names = {meta.name for meta in found if (meta.fx, meta.name) not in _RELEASED}
-        logged = {name + ending for name in names for ending in ("", "_step", "_epoch")}
         plateaus = [each for each in trainer.lr_scheduler_configs if each.reduce_on_plateau]
         for follower in (*trainer.callbacks, *plateaus):
             file, monitor = str(getattr(follower, "filename", "")), getattr(follower, "monitor", "")
-            for name in logged:
+            for name in (name + end for name in names for end in ("", "_step", "_epoch")):
                 if name == monitor or f"{{{name}}}" in file or f"{{{name}:" in file:
                     raise ArgumentError(
                         "monitor",

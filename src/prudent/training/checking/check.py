@@ -1,73 +1,80 @@
 """A check of a model and its loss before private training, and layers in place of those that fail.
 
-The first is `prudent.check`; the second is what `make_private(..., fix=True)` does.
+The first is `prudent.check`: probes that each look for one kind of problem. The second is what
+`make_private(..., fix=True)` does.
 """
 
-import os
-import time
-from collections.abc import Callable
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from prudent import _validate
 from prudent._torch_private import batch_norm, norm_base, pytree
-from prudent._validate import ArgumentError
-from prudent.training.aggregation import Sum
-from prudent.training.checking.probes import (
-    BatchLoss,
-    Finding,
-    LossKind,
-    Severity,
-    Subject,
-    findings,
-)
-from prudent.training.chunk import Chunk
+from prudent._validate import ArgumentError, Choice
+from prudent.training.gradients import BookKeeping, Engine
 from prudent.training.gradients.engine import count_records, run_on
+from prudent.training.gradients.factors.tape import leaves_behind
+from prudent.training.gradients.host_state import KeptRecordError
+from prudent.training.gradients.output_guard import as_outputs
+from prudent.training.gradients.unsupported import (
+    UnsupportedLayerError,
+    refuse_unsupported,
+    unsupported,
+)
 from prudent.training.gradients.unsupported import made_up as made_up_batch
-from prudent.training.gradients.unsupported import refuse_unsupported
-from prudent.training.plan import Plan
 from prudent.training.run.held_out import modes_kept
-from prudent.training.step import Step
+from prudent.training.step import check_parameter_types
 
-__all__ = ["CheckReport", "Cost", "Finding", "LossKind", "Severity", "check"]
+BatchLoss = Callable[[Any, Any], Tensor]
+_NEAR = 1e-3
+"""Relative difference that rounding does not explain."""
 
-_LOG_LEVEL = "KINETO_LOG_LEVEL"
-_REPEATS = 3
-_LONG = 5.0  # seconds after which a measurement is not repeated
+
+class Severity(Choice):
+    """What a finding means for private training."""
+
+    ERROR = "error"
+    """It would be refused, or its guarantee would not hold."""
+
+    WARNING = "warning"
+    """It is possible, but probably not what was meant."""
+
+    NOTE = "note"
+    """Nothing is wrong."""
+
+
+class LossKind(Choice):
+    """What a loss returns for a batch."""
+
+    MEAN = "mean"
+    SUM = "sum"
+    PER_RECORD = "per record"
+
+    def __str__(self) -> str:
+        if self is LossKind.PER_RECORD:
+            return "one value per record: use prudent.fit or prudent.Step"
+        return f"a {self.value} over the records: loss_reduction={self.value!r} of make_private"
 
 
 @attrs.frozen
-class Cost:
-    """What a step costs on one batch, without the optimizer's own work."""
+class Finding:
+    """One finding of a check."""
 
-    records: int  # number of records in the batch
-    plain_seconds: float  # Forward and backward without privacy
-    private_seconds: float  # the same with a gradient norm per record, clipping and noise
-    plain_bytes: int  # most memory held at a time by the step without privacy, besides the model
-    private_bytes: int  # the same for the private step
-
-    @property
-    def time_ratio(self) -> float:
-        """Time of a private step relative to one without privacy."""
-        return self.private_seconds / self.plain_seconds
-
-    @property
-    def memory_ratio(self) -> float:
-        """Memory of a private step relative to one without privacy."""
-        return self.private_bytes / max(1, self.plain_bytes)
+    where: str  # the layer, parameter or function concerned
+    problem: str  # what was found
+    fix: str  # what to do about it
+    severity: Severity = Severity.ERROR  # what it means for private training
 
     def __str__(self) -> str:
-        return (
-            f"A private step on these {self.records} records takes {self.time_ratio:.2g} × the "
-            f"time of an ordinary one ({self.private_seconds * 1e3:.3g} ms, "
-            f"{self.plain_seconds * 1e3:.3g} ms) and {self.memory_ratio:.2g} × its memory "
-            f"({self.private_bytes / 2**20:.3g} MiB, {self.plain_bytes / 2**20:.3g} MiB)."
-        )
+        return f"[{self.severity.value}] {self.where}: {self.problem}\n    Fix: {self.fix}"
 
 
 @attrs.frozen
@@ -78,12 +85,10 @@ class CheckReport:
         findings: Problems and remarks, each with a fix; the most severe first.
         loss: What the loss returns, None if that is not one of the known kinds. A mean or a sum is
             what `make_private` needs as `loss_reduction`; one value per record is what `fit` needs.
-        cost: Time and memory of a step on the given batch, None if no private step is possible.
     """
 
     findings: tuple[Finding, ...]
     loss: LossKind | None
-    cost: Cost | None
 
     @property
     def ok(self) -> bool:
@@ -93,17 +98,433 @@ class CheckReport:
     def __str__(self) -> str:
         head = "Ready for private training." if self.ok else "Not ready for private training."
         kind = "The loss is of no known kind." if self.loss is None else f"The loss is {self.loss}."
-        cost = [] if self.cost is None else [str(self.cost)]
-        return "\n".join([head, *(str(finding) for finding in self.findings), kind, *cost])
+        return "\n".join([head, *(str(finding) for finding in self.findings), kind])
+
+
+@attrs.define
+class Subject:
+    """A model, a loss and public records."""
+
+    model: nn.Module  # the model, which is never run: only copies of it are
+    loss: BatchLoss
+    inputs: Any  # inputs of the records
+    targets: Any  # targets of the records
+    records: int  # number of records
+    kind: LossKind | None = None  # what the loss returns, as far as it is known
+
+    def copied(self) -> nn.Module:
+        """A new copy of the model, to which nothing has been done."""
+        return copy.deepcopy(self.model)
+
+    def outputs(self) -> Any:
+        """The outputs of the model for all records at once."""
+        return run_on(self.copied(), _cloned(self.inputs))
+
+    def batch(self, rows: slice = slice(None)) -> Any:
+        """A copy of the inputs and targets of some records."""
+        return pytree.tree_map_only(
+            Tensor, lambda leaf: leaf[rows].clone(), (self.inputs, self.targets)
+        )
+
+    def first(self, tree: Any, *, everywhere: bool = False) -> Any:
+        """A batch of the first record alone, or of copies of it; other tensors stay."""
+
+        def change(leaf: Tensor) -> Tensor:
+            if not self.has_rows(leaf):
+                return leaf
+            first = leaf.detach()[:1]
+            return (first.expand_as(leaf) if everywhere else first).clone()
+
+        return pytree.tree_map_only(Tensor, change, tree)
+
+    def has_rows(self, leaf: Any) -> bool:
+        """Whether a tensor has the records on its first axis."""
+        return isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] == self.records
+
+    def record_loss(self, outputs: Any, targets: Any) -> Tensor:
+        """The loss of a batch of one record, as engines call it."""
+        return self.loss(outputs, targets).reshape(1)
+
+
+def _cloned(tree: Any) -> Any:
+    """A copy of a tree of tensors, without their graph."""
+    return pytree.tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), tree)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two trees of tensors agree up to rounding."""
+    pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
+    return all(
+        torch.allclose(a.double(), b.double(), rtol=_NEAR, atol=_NEAR * _scale(a), equal_nan=True)
+        for a, b in pairs
+        if isinstance(a, Tensor)
+    )
+
+
+def _scale(values: Tensor) -> float:
+    """The largest finite magnitude; 0 if there is none."""
+    finite = values[torch.isfinite(values)] if values.is_floating_point() else values
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def listed(names: list[str], most: int = 5) -> str:
+    """The first names, and how many there are more."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def findings(subject: Subject) -> Iterator[Finding]:
+    """All that is found, until something makes the other probes pointless."""
+    yield from _parameter_problems(subject)
+    for act, problem, fix in (
+        (
+            subject.copied,
+            "It cannot be copied",
+            "Keep no computed tensor in an attribute, and check a model that has not run yet.",
+        ),
+        (
+            subject.outputs,
+            "It does not run on the batch",
+            "Give inputs as the model takes them: a tensor, a tuple or a dictionary of arguments.",
+        ),
+    ):
+        try:
+            act()
+        except Exception as error:
+            yield Finding("model", f"{problem}: {type(error).__name__}: {error}", fix)
+            return
+    for probes in (
+        (_changes_in_forward, _state_problems),
+        (_mixed_records, _loss_problems, _other_paths),  # the engine would refuse the same
+        (_engine_problems,),
+        (_unmoved_parameters,),
+    ):
+        found = [finding for probe in probes for finding in probe(subject)]
+        yield from found
+        if any(finding.severity is Severity.ERROR for finding in found):
+            return
+
+
+def _loss_problems(subject: Subject) -> Iterator[Finding]:
+    """Sets the kind of the loss, and finds terms that depend on several records."""
+    outputs = subject.outputs()
+    losses = subject.loss(outputs, subject.targets)
+    if not isinstance(losses, Tensor) or losses.shape not in ((), (subject.records,)):
+        shown = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        problem = f"It returns {shown}, neither one number nor one value per record."
+        fix = "Average or add up the positions of each record, and then the records."
+    elif not losses.requires_grad:
+        problem = "It does not depend on the model's outputs."
+        fix = "Remove detach() or no_grad() from the model and the loss."
+    else:
+        subject.kind = _kind_of(subject, outputs, losses)
+        problem = (
+            "The term of a record depends on other records, as with class weights in a mean, or "
+            "with a loss that compares records."
+        )
+        fix = (
+            "Use reduction='none', average over the positions of each record, and take the mean "
+            "of the results. Make what is to be compared one record."
+        )
+    if subject.kind is None:
+        yield Finding("loss", problem, fix)
+
+
+def _kind_of(subject: Subject, outputs: Any, losses: Tensor) -> LossKind | None:
+    """The kind of a loss; None if the term of a record depends on others."""
+    gradients = None  # of a loss that make_private refuses
+    with contextlib.suppress(ArgumentError):
+        gradients = _output_gradients(subject, outputs, subject.targets)
+    if losses.ndim == 0 and not (
+        gradients is None or any(subject.has_rows(leaf) and bool(leaf.any()) for leaf in gradients)
+    ):
+        return LossKind.MEAN  # computed by the model: make_private reduces it as declared
+    everywhere = partial(subject.first, everywhere=True)
+    with contextlib.suppress(ArgumentError):  # as make_private refuses the loss
+        whole, repeated, alone = (
+            _output_gradients(subject, change(outputs), change(subject.targets))
+            for change in (_cloned, everywhere, subject.first)
+        )
+        if _same(subject.first(whole), subject.first(repeated)):
+            ratio = _ratio(subject.first(repeated), alone)
+            factors = {LossKind.MEAN: 1 / subject.records, LossKind.SUM: 1.0}
+            if losses.ndim:
+                factors = {LossKind.PER_RECORD: 1.0}
+            for kind, factor in factors.items():  # of the gradient of a record in a batch
+                if abs(ratio - factor) <= _NEAR * factor:
+                    return kind
+    return None
+
+
+def _other_paths(subject: Subject) -> Iterator[Finding]:
+    """Trained tensors that the loss reaches other than through the outputs."""
+    leaves, outputs = _as_leaves(subject.outputs())
+    losses = subject.loss(outputs, subject.targets)
+    if not isinstance(losses, Tensor) or not losses.requires_grad:
+        return
+    known = {id(leaf) for leaf in leaves}
+    names = {id(p): name for name, p in subject.model.named_parameters()}
+    for leaf in leaves_behind([losses]):
+        if id(leaf) in known:
+            continue
+        where, what = "loss", "a trained tensor that is not the model's"
+        fix = "Move it into the model, and let forward return what the loss needs of it."
+        if id(leaf) in names:
+            where, what = names[id(leaf)], "this parameter"
+            fix = (
+                "Use the optimizer's weight_decay, return the penalty as an output, or detach() it."
+            )
+        problem = f"The loss reaches {what} by another way than the outputs: its gradient would be "
+        yield Finding(where, problem + "neither clipped nor noised.", fix)
+
+
+def _output_gradients(subject: Subject, outputs: Any, targets: Any) -> list[Tensor]:
+    """The gradients of the loss with respect to the differentiable outputs."""
+    leaves, outputs = _as_leaves(outputs)
+    guarded = pytree.tree_map_only(Tensor, as_outputs, outputs)  # as make_private returns them
+    total = subject.loss(guarded, targets).sum()
+    gradients = torch.autograd.grad(total, leaves, allow_unused=True)
+    return [
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for leaf, gradient in zip(leaves, gradients, strict=True)
+    ]
+
+
+def _ratio(one: list[Tensor], other: list[Tensor]) -> float:
+    """The factor between two lists of tensors; NaN if they are not multiples of each other."""
+    a, b = (torch.cat([leaf.double().flatten() for leaf in leaves]) for leaves in (one, other))
+    factor = float(a @ b / (b @ b))
+    return factor if torch.allclose(a, factor * b, rtol=_NEAR, atol=_NEAR * _scale(a)) else math.nan
+
+
+def _as_leaves(outputs: Any) -> tuple[list[Tensor], Any]:
+    """The outputs as leaves of a new graph: the differentiable ones, and all in their tree."""
+    leaves: list[Tensor] = []
+
+    def one(leaf: Tensor) -> Tensor:
+        leaf = leaf.detach().clone()
+        if leaf.is_floating_point():
+            leaves.append(leaf.requires_grad_())
+        return leaf
+
+    return leaves, pytree.tree_map_only(Tensor, one, outputs)
+
+
+def _parameter_problems(subject: Subject) -> Iterator[Finding]:
+    """Parameters of unsuitable types, and frozen ones."""
+    model = subject.model
+    frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+    if len(frozen) == len(list(model.parameters())):
+        fix = "Call requires_grad_(True) on what should be trained."
+        yield Finding("model", "No parameter is trained.", fix)
+    elif frozen:
+        yield Finding(
+            "model",
+            f"{len(frozen)} parameters are frozen: {listed(frozen)}.",
+            "None needed if that is meant; else call requires_grad_(True).",
+            Severity.NOTE,
+        )
+    try:
+        check_parameter_types(model)
+    except ValueError as error:
+        yield Finding("model", str(error), "Call model.float() before training.")
+    if not model.training:
+        yield Finding(
+            "model",
+            "It is in evaluation mode, in which dropout and batch normalisation act differently.",
+            "Call model.train() before the check.",
+            Severity.WARNING,
+        )
+
+
+def _changes_in_forward(subject: Subject) -> Iterator[Finding]:
+    """Buffers, parameters and inputs that a forward pass changes."""
+    model, inputs = subject.copied(), _cloned(subject.inputs)
+    buffers = dict(model.named_buffers())
+    before = _cloned(state := dict(model.named_parameters()) | buffers)
+    with torch.no_grad():
+        run_on(model, inputs)
+    for name, value in state.items():
+        layer = model.get_submodule(name.rpartition(".")[0])
+        if torch.equal(value, before[name]) or isinstance(layer, norm_base):
+            continue  # a normalisation in training mode is an unsupported layer
+        kind, fix = "parameter", "Compute the changed weight in forward, without writing to it."
+        if name in buffers:
+            kind, fix = "buffer", "Call .eval() on that layer, or update it between steps."
+        yield Finding(name, f"A forward pass changes this {kind}: state of a batch is kept.", fix)
+    if not _same(inputs, subject.inputs):
+        yield Finding(
+            "model",
+            "A forward pass changes its inputs in place.",
+            "Clone them first: x = x.clone(). Otherwise a batch that is run in parts is refused.",
+            Severity.WARNING,
+        )
+
+
+def _mixed_records(subject: Subject) -> Iterator[Finding]:
+    """Layers known to mix records; else the first in which a record depends on others.
+
+    The batch is run twice with the same random numbers, the second time with copies of the first
+    record in place of all others. Nothing about the first record may change.
+    """
+    known = list(unsupported(subject.model))
+    for layer in known:
+        what = f"{layer.what} cannot give each record a gradient of its own."
+        yield Finding(layer.path or "model", what, layer.instead)
+    if known:
+        return
+
+    def first_rows(tree: Any) -> list[Tensor]:
+        return [leaf[0] for leaf in pytree.tree_leaves(tree) if subject.has_rows(leaf)]
+
+    others = subject.first(subject.inputs, everywhere=True)
+    one, other = (_traced(subject, inputs) for inputs in (subject.inputs, others))
+    for (path, *before), (_, *after) in zip(one, other, strict=False):
+        got_same, gave_same = (
+            _same(first_rows(a), first_rows(b)) for a, b in zip(before, after, strict=True)
+        )
+        if got_same and not gave_same:
+            kind = type(subject.model.get_submodule(path)).__name__
+            yield Finding(
+                path or "model",
+                f"{kind} mixes records: the result of one depends on the others.",
+                "Compute each record's outputs from that record alone: no means, sorts or "
+                "products over the first axis.",
+            )
+            return
+
+
+def _traced(subject: Subject, inputs: Any) -> list[tuple[str, Any, Any]]:
+    """Arguments and results of every module as they finish, with fixed random numbers."""
+    model, calls = subject.copied(), []
+
+    def note(path: str, _: nn.Module, args: Any, kwargs: Any, outputs: Any) -> None:
+        calls.append((path, _cloned((args, kwargs)), _cloned(outputs)))
+
+    for path, module in model.named_modules():
+        module.register_forward_hook(partial(note, path), with_kwargs=True)
+    _run_seeded(model, inputs)
+    return calls
+
+
+def _run_seeded(model: nn.Module, inputs: Any, seed: int = 0) -> Any:
+    """A copy of the outputs for the inputs, which are not changed, with fixed random numbers."""
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return _cloned(run_on(model, _cloned(inputs)))
+
+
+_FREE_OF_STATE = (
+    "Pass the state on as an argument, or set it back to None before forward returns; change what "
+    "is public between steps."
+)
+
+
+def _state_problems(subject: Subject) -> Iterator[Finding]:
+    """State on the host by which a call of the model or the loss depends on earlier calls."""
+    model = subject.copied()
+    try:
+        BookKeeping(model, subject.record_loss).check_repeatable(model, subject.batch())
+    except KeptRecordError as error:
+        yield Finding("model", str(error), _FREE_OF_STATE)
+    except (RuntimeError, TypeError, IndexError, ValueError):
+        pass  # found by other probes
+
+
+def _engine_problems(subject: Subject) -> Iterator[Finding]:
+    """Layers for which the engine cannot compute per-example gradients, or computes wrong ones."""
+    try:
+        model = subject.copied()
+        norms = BookKeeping(model, subject.record_loss)(model, *subject.batch()).norms
+    except KeptRecordError as error:
+        yield Finding("model", str(error), _FREE_OF_STATE)
+        return
+    except UnsupportedLayerError as error:
+        where, fix = error.layer.path or "model", error.layer.instead
+        yield Finding(where, f"No gradient per record: {error}", fix)
+        return
+    except Exception as error:
+        yield Finding(
+            "model",
+            f"No gradient per record: {' '.join(str(error).split())}",
+            "Build the layer from torch.nn.Linear, Conv, Embedding and normalisation layers, or "
+            "freeze it with requires_grad_(False).",
+        )
+        return
+    if not bool(torch.isfinite(norms).all()):
+        yield Finding(
+            "model",
+            "The gradient of some record is not finite; such records count as zero.",
+            "Check the inputs and labels for values out of range, and the loss for log(0) or 0/0.",
+            Severity.WARNING,
+        )
+    elif _is_deterministic(subject) and not torch.allclose(
+        norms[:2], torch.stack([_norm_alone(subject, place) for place in range(2)]), rtol=1e-2
+    ):
+        yield Finding(
+            "model",
+            "The norms of the gradients differ from those of one record at a time.",
+            "Train with Execution(engine='materialised'), and report the model as a bug.",
+        )
+
+
+def _is_deterministic(subject: Subject) -> bool:
+    """Whether the model draws no random numbers."""
+    return _same(*(_run_seeded(subject.copied(), subject.inputs, seed) for seed in range(2)))
+
+
+def _norm_alone(subject: Subject, place: int) -> Tensor:
+    """The norm of the gradient of one record, by autograd."""
+    model, (inputs, targets) = subject.copied(), subject.batch(slice(place, place + 1))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    loss = subject.loss(run_on(model, inputs), targets).sum()
+    gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+    lengths = [torch.linalg.vector_norm(g) for g in gradients if g is not None]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(lengths))
+    return norm
+
+
+def _unmoved_parameters(subject: Subject) -> Iterator[Finding]:
+    """Trained parameters without a gradient: noise alone would move them."""
+    engine = BookKeeping(subject.copied(), subject.record_loss)
+    if unused := unreached(engine, *subject.batch()):
+        yield Finding(
+            listed(unused),
+            "No record has a gradient for it: only noise would move it.",
+            "Freeze it with requires_grad_(False), or use it in forward: look for detach(), "
+            "no_grad() and outputs that the loss ignores.",
+            Severity.WARNING,
+        )
+
+
+def unreached(engine: Engine, inputs: Any, targets: Any = ()) -> list[str]:
+    """The trained parameters that the loss of no record reaches, of public records.
+
+    Parameters are shifted first: an adapter whose second factor starts at zero has no gradient for
+    the first one, but only until the first step.
+    """
+    left = {name: p for name, p in engine.model.named_parameters() if p.requires_grad}
+    devices = [p.device for p in left.values() if p.is_cuda][:1]
+    with torch.random.fork_rng(devices), torch.no_grad():
+        values = dict((*engine.model.named_parameters(), *engine.model.named_buffers()))
+        values |= {name: p + 0.02 * torch.randn_like(p) for name, p in left.items()}
+        for place in range(count_records(inputs, targets)):
+            row = itemgetter(slice(place, place + 1))
+            record = pytree.tree_map_only(Tensor, row, (inputs, targets))
+            with torch.enable_grad():
+                found = engine.formed(values, *record).per_example
+            left = {name: p for name, p in left.items() if not found[name].nan_to_num().any()}
+            if not left:
+                break
+    return list(left)
 
 
 def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = False) -> CheckReport:
-    """Check whether a model and a loss can be trained privately, and what a step costs.
+    """Check whether a model and a loss can be trained privately.
 
         print(prudent.check(model, nn.CrossEntropyLoss(), (inputs, targets)))
 
-    The model is copied, so the check does not change it; torch's generators are restored. It takes
-    about a dozen steps of ordinary training.
+    The model is copied, so the check does not change it; torch's generators are restored.
 
     Args:
         model: The model in training mode.
@@ -116,7 +537,7 @@ def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = Fals
             will do. Their integers are 0 or 1.
 
     Returns:
-        The findings, each with a fix, and the cost of a step.
+        The findings, each with a fix.
     """
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.function(loss=loss)
@@ -140,67 +561,7 @@ def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = Fals
         subject = Subject(model, loss, inputs, targets, records)
         order = list(Severity)
         found = sorted(findings(subject), key=lambda finding: order.index(finding.severity))
-        report = CheckReport(tuple(found), subject.kind, None)
-        return attrs.evolve(report, cost=_measured(subject)) if report.ok else report
-
-
-def _measured(subject: Subject) -> Cost:
-    """The cost of a step of `subject`, whose loss must be of a known kind."""
-    plain, private = subject.copied(), subject.copied()
-    (inputs, targets), (own, labels) = subject.batch(), subject.batch()
-
-    def plain_step() -> None:
-        losses = subject.loss(run_on(plain, inputs), targets)
-        losses.mean().backward()  # type: ignore[no-untyped-call]
-
-    rule, batch = Sum(clip=1.0, noise_multiplier=1.0), subject.records
-    plan = Plan(sampling_rate=0.5, steps=1_000, aggregation=rule, expected_batch=batch)
-    release = Step(plan, private, subject.record_loss)
-    steps = (plain, plain_step), (private, lambda: release([Chunk(own, labels)]))
-    seconds, memory = [_seconds(*step) for step in steps], [_peak_bytes(*step) for step in steps]
-    return Cost(batch, seconds[0], seconds[1], memory[0], memory[1])
-
-
-def _seconds(model: nn.Module, step: Callable[[], object]) -> float:
-    """The least time of several runs, after one that is not counted."""
-    device, times = next(model.parameters()).device, list[float]()
-    wait: Callable[[], object] = lambda: None  # noqa: E731
-    if device.type == "cuda":
-        wait = partial(torch.cuda.synchronize, device)
-    while not times or (times[-1] < _LONG and len(times) <= _REPEATS):
-        model.zero_grad()
-        wait()
-        start = time.perf_counter()
-        step()
-        wait()
-        times.append(time.perf_counter() - start)
-    return min(times[1:] or times)
-
-
-def _peak_bytes(model: nn.Module, step: Callable[[], object]) -> int:
-    """Most memory held at a time of what a step allocates."""
-    model.zero_grad()
-    device = next(model.parameters()).device
-    if device.type == "cuda":
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        step()
-        return torch.cuda.max_memory_allocated(device) - before
-    level = os.environ.get(_LOG_LEVEL)
-    os.environ[_LOG_LEVEL] = "9"  # else torch's profiler writes to the terminal
-    try:
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-            step()
-    finally:
-        os.environ.pop(_LOG_LEVEL)
-        os.environ.update({} if level is None else {_LOG_LEVEL: level})
-    events: Any = recorded.profiler
-    held = peak = 0
-    for event in sorted(events.kineto_results.events(), key=lambda event: event.start_ns()):
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
-    return peak
+        return CheckReport(tuple(found), subject.kind)
 
 
 def _alternating(leaf: Tensor) -> Tensor:

@@ -38,12 +38,12 @@ def gradient_norms(
     that was trained on them.
 
     Args:
-        model: The model; it is not changed.
+        model: The model, on the device of `execution`; it is not changed.
         loss: As for `fit`.
         public_set: Public or made-up records, in any form that `fit` takes.
         collate_fn: As for `fit`.
         example: As for `fit`.
-        execution: As for `fit`; the model must be on its device.
+        execution: As for `fit`.
         rows: Records per pass.
 
     Returns:
@@ -59,12 +59,10 @@ def gradient_norms(
     records = RunRecords.of(public_set, execution, Processes(), collate_fn, example)
     engine = execution.engine_of(model, loss)
     values = dict((*model.named_parameters(), *model.named_buffers()))
-    parts = []
     device = execution.device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        for ids in torch.split(torch.arange(records.count), rows):
-            parts.append(engine(values, *records.read(ids)).norms.detach().cpu())
-    norms = torch.cat(parts)
+        batches = map(records.read, torch.split(torch.arange(records.count), rows))
+        norms = torch.cat([engine(values, *batch).norms.detach().cpu() for batch in batches])
     return norms[norms.isfinite()]
 
 

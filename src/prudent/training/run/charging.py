@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from prudent import _files
-from prudent.accounting.events import WorstOfDpEvent
 from prudent.budget import LedgerLike, charge_calibrated, check_ledger
 from prudent.receipts.making import ReceiptFile, answer_digest, receipt_of, request_digest
 from prudent.receipts.receipt import Receipt
@@ -132,25 +131,20 @@ class RunCharge:
         unit = None if self.protected == "record" else self.protected
         return {"plan": self.plan, "run": self.name, "unit": unit}
 
-    @property
-    def _price(self) -> dict[str, Any]:
-        """What the whole plan costs."""
-        plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
-        price = {"event": plan.event, "epsilon": plan.epsilon(delta), "delta": delta}
-        return price | {"relation": plan.relation}
-
     def receipt(self, released: Mapping[str, Any], **facts: Any) -> Receipt:
         """The receipt of the run; for facts see `receipt_of`."""
-        plan = self.plan
+        plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
         only = self._noted[0] if len(self._noted) == 1 else None  # else no row has the whole event
-        charge = only if only is not None and only.event == plan.event else None
         return receipt_of(
             self.kind,
             asked=self._asked,
-            **self._price,
+            event=plan.event,
+            epsilon=plan.epsilon(delta),
+            delta=delta,
+            relation=plan.relation,
             released=released,
             ledger=self.ledger,
-            charge=charge,
+            charge=only if only is not None and only.event == plan.event else None,
             **({"unit": self.protected} | facts),
         )
 
@@ -201,15 +195,4 @@ USUAL_DELTA = 1e-6
 
 def _steps(event: dp.DpEvent, plan: Plan) -> int:
     """The number of steps of a plan that an event pays for; 0 if it is of another plan."""
-    is_composed = isinstance(event, dp.ComposedDpEvent) and bool(event.events)
-    steps = event.events[-1] if plan.before is not None and is_composed else event
-    if plan.held_out is not None:  # of training, beside that of the held-out records
-        steps = next(iter(getattr(steps, "events", ())), steps)
-    if isinstance(steps, WorstOfDpEvent):  # of one part of the records
-        steps = steps.events[0]
-    parts = (
-        steps.events if isinstance(steps, dp.ComposedDpEvent) else [steps]
-    )  # watched steps apart
-    most = plan.parts * sum(getattr(part, "count", 0) for part in parts)  # turns may be cut short
-    paid = (n for n in range(most, most - plan.parts, -1) if n > 0)
-    return next((n for n in paid if event == plan.event_after(n)), 0)
+    return next((n for n in range(plan.steps, 0, -1) if plan.event_after(n) == event), 0)

@@ -37,7 +37,7 @@ import platform
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -136,27 +136,6 @@ def _digest(file: IO[bytes], end: int) -> bytes:
     return digest.digest()
 
 
-@resumable()
-def record_paid(folder: Path, plan: Plan, steps: int, *, renewals: int = 0, run: str = "") -> None:
-    """Record that the first `steps` steps are paid for, before they are taken.
-
-    A folder may hold several runs, each with its name.
-    """
-    content = {
-        "format": PAID_FORMAT,
-        "steps": steps,
-        "renewals": renewals,
-        "event": to_plain(plan.event_after(steps)),
-        "relation": to_plain(plan.relation),
-    }
-    with replacing(_paid(folder, run)) as file:
-        json.dump(content, file, indent=1)
-
-
-def _paid(folder: Path, run: str) -> Path:
-    return folder / (f"paid-{run}.json" if run else "paid.json")
-
-
 class Paid(NamedTuple):
     """What `paid.json` records of a run."""
 
@@ -164,6 +143,21 @@ class Paid(NamedTuple):
     event: dp.DpEvent  # their privacy event
     relation: Relation  # the neighbouring relation of the plan
     renewals: int  # how often the run has drawn a new key, which ends what older checkpoints prove
+
+
+def _paid(folder: Path, run: str) -> Path:
+    return folder / (f"paid-{run}.json" if run else "paid.json")
+
+
+@resumable()
+def record_paid(folder: Path, plan: Plan, steps: int, *, renewals: int = 0, run: str = "") -> None:
+    """Record that the first `steps` steps are paid for, before they are taken.
+
+    A folder may hold several runs, each with its name.
+    """
+    paid = Paid(steps, to_plain(plan.event_after(steps)), to_plain(plan.relation), renewals)
+    with replacing(_paid(folder, run)) as file:
+        json.dump({"format": PAID_FORMAT, **paid._asdict()}, file, indent=1)
 
 
 def charged(folder: Path, run: str = "") -> Paid | None:
@@ -224,24 +218,18 @@ def machine(device: torch.device) -> str:
     """What rounds the sums of a run; empty for a device on which their order is not fixed."""
     if device.type != "cpu":
         return ""
-    settings = (
-        torch.get_num_threads(),
-        torch.get_default_dtype(),
-        precisions(),
-        torch.are_deterministic_algorithms_enabled(),
-    )
-    versions = (__version__, torch.__version__, sys.version)
-    capability = torch.backends.cpu.get_cpu_capability()
-    return repr((platform.machine(), _processor(), capability, *versions, *settings))
-
-
-def _processor() -> str:
-    """The model of the processor: libraries choose their kernels by it."""
-    try:
+    processor = platform.processor()
+    with suppress(OSError):  # libraries choose their kernels by its model
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith("model name")), platform.processor())
+        processor = next((each for each in lines if each.startswith("model name")), processor)
+    return repr(
+        (
+            *(platform.machine(), processor, torch.backends.cpu.get_cpu_capability()),
+            *(__version__, torch.__version__, sys.version),
+            *(torch.get_num_threads(), torch.get_default_dtype(), precisions()),
+            torch.are_deterministic_algorithms_enabled(),
+        )
+    )
 
 
 @attrs.define
@@ -317,10 +305,7 @@ class ReleaseDigests:
     """Keyed digests of the releases since the last checkpoint, in a file beside it.
 
     Without the key they reveal nothing. Writes survive a kill of the process, not of the machine.
-
-    Args:
-        folder: Where the file is.
-        processes: The processes of the run, of which the first reads and writes.
+    Of the processes of a run the first reads and writes.
     """
 
     def __init__(self, folder: Path, processes: Processes) -> None:
@@ -397,5 +382,5 @@ class PaidSteps:
                 self._record(folder, renewals)
 
     def _record(self, folder: Path, renewals: int) -> None:
-        record = partial(record_paid, folder, self.plan, self.steps)
-        self.processes.first(partial(record, renewals=renewals, run=self.run))
+        record = partial(record_paid, folder, self.plan, self.steps, run=self.run)
+        self.processes.first(partial(record, renewals=renewals))

@@ -1,10 +1,12 @@
-"""How a run executes its plan, and what it evaluates, shows and writes.
+"""How a run executes its plan and updates its model, and what it evaluates, shows and writes.
 
-None of these settings can change its guarantee.
+None of this can change its guarantee.
 """
 
+import io
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,16 +14,23 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from prudent import _validate
 from prudent._torch_private import pytree
+from prudent._validate import ArgumentError
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.training.gradients import BookKeeping, Engine, Materialised
 from prudent.training.gradients.engine import Loss, run_on
 from prudent.training.keystream import Key
 from prudent.training.parallel.processes import Processes, join, local_device
+from prudent.training.parallel.sharding import has_shards
 from prudent.training.run.held_out import modes_kept
 from prudent.training.run.metrics import Metrics
+
+Scheduler = Callable[[torch.optim.Optimizer], LRScheduler]
+"""Makes a scheduler for an optimizer, such as `lambda o: CosineAnnealingLR(o, T_max=1000)`."""
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 """Maps the model to named numbers, computed from public data."""
@@ -79,8 +88,7 @@ class Execution:
             between exchanges. None: on every CUDA device.
         workers: Processes that read the items of a data set ahead of time. 0: this process reads
             them when they are needed. Tensors need none.
-        prefetch: Physical batches that each worker reads ahead.
-        compile: Compile the step into fused kernels; worthwhile for long runs.
+        prefetch: Steps whose records each worker reads ahead.
         seed: Derive the key of sampling and noise from this number. The run is then reproducible,
             and its noise is predictable to whoever knows or guesses the number. None, the default:
             a 256-bit key from the operating system.
@@ -96,7 +104,6 @@ class Execution:
     cuda_graph: bool | None = None
     workers: int = 0
     prefetch: int = 2
-    compile: bool = False
     seed: int | None = None
     distributed: bool | None = None
 
@@ -116,13 +123,13 @@ class Execution:
     @property
     def computation(self) -> tuple[str, ...]:
         """The settings that can change how a sum is rounded."""
-        chosen = (self.engine, self.precision, self.recompute, self.compile)
+        chosen = (self.engine, self.precision, self.recompute)
         return tuple(str(setting) for setting in (*chosen, self.captures))
 
     def joined(self) -> tuple["Execution", Processes]:
         """The execution settings of this process, and the processes of the run."""
         if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise _validate.ArgumentError(
+            raise ArgumentError(
                 "device", "'cpu', because no CUDA device is available", got=str(self.device)
             )
         if self.distributed is False:
@@ -130,7 +137,7 @@ class Execution:
         processes = join(local_device(self.device))
         if processes.count == 1:
             if self.distributed:
-                raise _validate.ArgumentError(
+                raise ArgumentError(
                     "distributed",
                     "False or None in one process",
                     got=True,
@@ -156,11 +163,6 @@ def _functions(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
     return tuple(_validate.function(callbacks=callback) for callback in given)
 
 
-def _steps(marks: Collection[int]) -> tuple[int, ...]:
-    given = _validate.values(evaluate_at=marks)
-    return tuple(_validate.count(evaluate_at=mark) for mark in given)
-
-
 def _folder(out: str | Path | None) -> Path | None:
     return None if out is None else _validate.path(out=out)
 
@@ -177,7 +179,6 @@ class Reporting:
             is called instead.
         evaluate_every: Steps between evaluations, metrics and checkpoints. None: a tenth of the
             run.
-        evaluate_at: Additional steps after which to do the same.
         callbacks: Functions called with the model and the public metrics after each of them is
             recorded and saved, in the first process. They see nothing private, and nothing that
             they do with it costs anything.
@@ -197,14 +198,10 @@ class Reporting:
             counted but not repeated: see `prudent.training.run.checkpoint`. A run may be resumed
             with more steps than it was started with if a ledger is charged for them.
         progress: Show a progress bar. None: where standard error is a terminal.
-        tensorboard: Also write TensorBoard files to `out`.
-        private_diagnostics: Also record values that are neither released nor charged (drawn batch
-            size, training loss). They must not leave the data's owner.
     """
 
     evaluate: Evaluate | None = None
     evaluate_every: int | None = None
-    evaluate_at: Collection[int] = attrs.field(default=(), converter=_steps)
     callbacks: Iterable[Callback] = attrs.field(default=(), converter=_functions)
     monitor: str | None = None
     patience: int | None = None
@@ -213,16 +210,13 @@ class Reporting:
     receipt: ReceiptTarget | None = None
     resume: bool = False
     progress: bool | None = None
-    tensorboard: bool = False
-    private_diagnostics: bool = False
 
     def __attrs_post_init__(self) -> None:
         _validate.given_fields(self, _validate.function, "evaluate")
         _validate.given_fields(self, partial(_validate.count, 1), "evaluate_every", "patience")
         named = partial(_validate.instance, str, "a name or None")
         _validate.given_fields(self, named, "monitor")
-        flags = ("resume", "tensorboard", "private_diagnostics", "keep_best")
-        _validate.fields(self, _validate.flag, *flags)
+        _validate.fields(self, _validate.flag, "resume", "keep_best")
         _validate.given_fields(self, _validate.flag, "progress")
 
     @property
@@ -276,3 +270,118 @@ class accuracy:  # noqa: N801 - used as a function
             outputs = run_on(model.eval(), inputs)
         guesses = getattr(outputs, "logits", outputs).argmax(-1)
         return int((guesses == self.labels[start:stop].to(device)).sum())
+
+
+class Average:
+    """A running average of the trained parameters of a model over its last steps.
+
+    torch's AveragedModel reads from the device at every step whether it is the first; a replayed
+    CUDA graph must not wait for that. `keep` is the fraction of the average that each step keeps.
+    """
+
+    def __init__(self, model: nn.Module, keep: float) -> None:
+        self._keep = _validate.between(0, 1, ends="[)", average=keep)
+        if has_shards(model):
+            raise ArgumentError("average", "None for a model sharded by fully_shard", got=keep)
+        self._trained: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        self.values = _copies(self._trained)
+
+    @torch.no_grad()
+    def follow(self, step: int) -> None:
+        """Update the averages after step number `step`, from 0; the first steps weigh the same."""
+        keep = min(self._keep, step / (step + 1))
+        update = get_ema_multi_avg_fn(keep)  # type: ignore[no-untyped-call]
+        update(self.values, self._trained, step)
+
+    def apply_average(self) -> None:
+        """Copy the averages into the model."""
+        _put(self.values, self._trained)
+
+    def restore(self, values: list[Tensor] | None) -> None:
+        """Restore saved averages, or start from the parameters if there are none."""
+        _put(values or self._trained, self.values)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """A context in which the model holds the averages."""
+        own = _copies(self._trained)
+        self.apply_average()
+        try:
+            yield
+        finally:
+            _put(own, self._trained)
+
+
+def _copies(values: list[Tensor]) -> list[Tensor]:
+    return [value.detach().clone() for value in values]
+
+
+@torch.no_grad()
+def _put(values: list[Tensor], places: list[Tensor]) -> None:
+    """Copy values in place, because a captured step refers to parameters by address."""
+    for place, value in zip(places, values, strict=True):
+        place.copy_(value)
+
+
+def scheduler_of(make: Scheduler | None, optimizer: torch.optim.Optimizer) -> LRScheduler | None:
+    """The scheduler of a run, which must follow from the step alone and fit into a checkpoint."""
+    if make is None:
+        return None
+    scheduler = make(optimizer) if callable(make) else make
+    if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+        raise ArgumentError(
+            "scheduler",
+            "a function of the optimizer that returns a torch scheduler of the step alone",
+            shown=type(scheduler).__name__,
+            hint="Such as scheduler=lambda optimizer: CosineAnnealingLR(optimizer, T_max=steps).",
+        )
+    file = io.BytesIO()
+    try:
+        torch.save(scheduler.state_dict(), file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception as error:
+        raise ArgumentError(
+            "scheduler",
+            "with a state of tensors and plain values, which a checkpoint can hold",
+            shown=type(scheduler).__name__,
+            hint="Keep functions out of its state, or use LambdaLR with a plain function.",
+        ) from error
+    return scheduler
+
+
+def restore_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None) -> None:
+    """Restore the state of a scheduler; another kind would take repeated steps elsewhere."""
+    kind = None if scheduler is None else type(scheduler).__name__
+    begun = None if saved is None else saved["kind"]
+    if kind != begun:
+        why = "repeated steps would release other sums with the same noise"
+        allowed = f"as at the start of this run: {begun}"
+        raise ArgumentError("scheduler", allowed, shown=str(kind), why=why)
+    if scheduler is not None and saved is not None:
+        scheduler.load_state_dict(saved["state"])
+
+
+def optimizer_of(
+    model: nn.Module, optimizer: Callable[..., torch.optim.Optimizer], options: dict[str, Any]
+) -> torch.optim.Optimizer:
+    """The optimizer of the trained parameters of a model."""
+    if isinstance(rate := options.get("lr"), int | float):
+        # As a float: torch takes an integer apart into 64 bits.
+        rate = _validate.between(0, torch.finfo(torch.float32).max, lr=rate)
+        options = {**options, "lr": rate}
+    trained: Iterable[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise ArgumentError("model", "with a parameter that requires a gradient", shown="none")
+    try:
+        return optimizer(trained, **options)
+    except TypeError as error:
+        raise TypeError(
+            "Expected optimizer to be a class such as torch.optim.SGD, and its options as keyword "
+            f"arguments: {error}. fit passes every keyword that is not its own to the optimizer; "
+            "device, seed and precision belong in prudent.Execution; evaluate, callbacks, out, "
+            "resume and progress in prudent.Reporting."
+        ) from error
+    except ValueError as error:
+        shown = f"{sorted(options)}: {error}"
+        raise ArgumentError("options", "that the optimizer takes", shown=shown) from error

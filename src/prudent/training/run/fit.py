@@ -18,10 +18,9 @@ from prudent.training.gradients.engine import Loss
 from prudent.training.parallel.sharding import whole_state
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import CHECKPOINT
-from prudent.training.run.execution import Execution, Reporting
+from prudent.training.run.execution import Execution, Reporting, Scheduler
 from prudent.training.run.metrics import Metrics
 from prudent.training.run.run import Run
-from prudent.training.run.updates import Scheduler
 
 
 @attrs.frozen

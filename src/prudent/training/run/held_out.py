@@ -44,8 +44,7 @@ class HeldOutRecords:
     | person who is among the training records as well | absent here: she is in one of the two |
     | person with several records | the mean of all of hers |
 
-    A value is a function of its record up to the rounding of matrix products, as norms are in
-    training: records run under `vmap`, in batches of one shape.
+    A value is a function of its record up to the rounding of matrix products, as in training.
     """
 
     settings: HeldOut  # what is released
@@ -76,9 +75,8 @@ class HeldOutRecords:
     ) -> Self | None:
         """The held-out records of a plan; None if it releases nothing of any.
 
-        The arguments are those of `fit` for training records; `trained` are these, of which people
-        are left out here, `ids` say whom held-out records belong to, and `form` is what a
-        `RecordReader` is told of the form of items.
+        The arguments are those of `fit`. People among the `trained` records are left out here,
+        `ids` say whom held-out records belong to, and `form` is for the `RecordReader`.
         """
         settings = check_held_out(plan, data)
         if settings is None:
@@ -136,8 +134,7 @@ class HeldOutRecords:
             noise = noise_on(device, key, Purpose.HELD_OUT)
             noise.add_(total, torch.full_like(total, deviation)[0], step.state)
         value = float(processes.sent(total)[0]) / self.size + half
-        noise_shown = settings.deviation(self.size)
-        return {settings.name: value, f"{settings.name}_noise": noise_shown}
+        return {settings.name: value, f"{settings.name}_noise": settings.deviation(self.size)}
 
     def _sum(self, step: Step) -> float:
         """What the people of this process add up to, each less half of the largest value. Secret.
@@ -216,19 +213,13 @@ def right_labels(outputs: Any, targets: Tensor) -> Tensor:
     """The fraction of right labels of each record, without those that losses ignore."""
     given = outputs.get("logits") if isinstance(outputs, Mapping) else outputs
     scores = getattr(given, "logits", given)
+    shown, wrong = "metric='accuracy'", None
     if not isinstance(scores, Tensor) or scores.ndim < 2 or scores.shape[-1] < 2:
-        raise ArgumentError(
-            "held_out",
-            "metric='loss' for a model without scores of two or more classes",
-            shown="metric='accuracy'",
-        )
-    guesses = scores.argmax(-1)
-    if guesses.shape != targets.shape:
-        raise ArgumentError(
-            "held_out",
-            "metric='loss' for targets that are no class labels",
-            shown="metric='accuracy'",
-        )
+        wrong = "metric='loss' for a model without scores of two or more classes"
+    elif (guesses := scores.argmax(-1)).shape != targets.shape:
+        wrong = "metric='loss' for targets that are no class labels"
+    if wrong is not None:
+        raise ArgumentError("held_out", wrong, shown=shown)
     counted = (targets != _IGNORED).reshape(len(targets), -1)
     right = (guesses == targets).reshape(len(targets), -1) & counted
     return right.double().sum(1) / counted.double().sum(1).clamp_min(1)

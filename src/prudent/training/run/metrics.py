@@ -1,9 +1,8 @@
-"""Metrics of a run, on the terminal, in a file and in TensorBoard.
+"""Metrics of a run, on the terminal and in a file.
 
-Public values were released and charged, or never depended on the data: the step, ε, the branch (and
-so the pass rate), the trim, the noise, and the results of an evaluation on public data. Private
-values are the size of a drawn batch, the true margin and the loss on training data. They are
-written only on request, under a separate key.
+All of them were released and charged, or never depended on the data: the step, ε, the branch (and
+so the pass rate), the trim, the noise, and the results of an evaluation on public data. The size of
+a drawn batch, the true margin and the loss on training data are private, and never among them.
 
 So to stop by what is shown, and to choose a model by it, is post-processing: the whole is at most
 the price of the plan. A run that stops early costs no less than its plan. When it stopped depends
@@ -16,16 +15,15 @@ import json
 import math
 from collections.abc import Container
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import attrs
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from scipy import stats
 from torch import Tensor, nn
 
-from prudent import _extras, _progress
+from prudent import _progress
 from prudent._files import replacing, settle
 from prudent._rounding import exact, nearest, rounded_up
 from prudent._validate import ArgumentError
@@ -34,6 +32,7 @@ from prudent.training.aggregation import AdaptiveTrim, FixedTrim, ProposeTestRel
 from prudent.training.parallel.sharding import has_shards
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import resumable
+from prudent.training.step import StepOutcome
 
 
 @attrs.frozen(kw_only=True)
@@ -52,7 +51,6 @@ class Metrics:
         evaluation: What the evaluation returned; if the plan releases losses, also the mean of
             those since the previous entry, `train_loss`, and the standard deviation of its noise,
             `train_loss_noise`; likewise `held_out_accuracy` or `held_out_loss`.
-        private: Values that must not leave the data's owner; None unless requested.
     """
 
     step: int
@@ -62,15 +60,12 @@ class Metrics:
     trim: int
     noise: float
     evaluation: dict[str, float]
-    private: dict[str, float] | None = None
     relation: str | None = None
 
     def plain(self) -> dict[str, Any]:
-        """The metrics as a flat dictionary; private values, if any, stay under a separate key."""
+        """The metrics as a flat dictionary."""
         values: dict[str, Any] = attrs.asdict(self)
         evaluation: dict[str, Any] = values.pop("evaluation")
-        if values["private"] is None:
-            del values["private"]
         return values | evaluation
 
     def numbers(self) -> dict[str, float]:
@@ -79,12 +74,53 @@ class Metrics:
         return {n: v for n, v in found if isinstance(v, int | float) and n != "step"}
 
 
+@attrs.define
+class Counters:
+    """Sums over steps, and the position of the last reading."""
+
+    passes: Tensor  # passed tests since the start of the run
+    watched: Tensor  # sum of released losses since the last reading
+    looks: Tensor  # number of released losses since the last reading
+    read_step: int = 0  # step of the last reading
+    read_passes: float = 0.0  # passed tests at the last reading
+
+    @classmethod
+    def start(cls, device: torch.device) -> Self:
+        """All counters at zero."""
+        # Separate tensors: saving a view in a checkpoint would save its private neighbours, too.
+        passes, watched, looks = (
+            torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)
+        )
+        return cls(passes, watched, looks)
+
+    def add(self, outcome: StepOutcome) -> None:
+        """Count a step, in place and without reading values from the device."""
+        self.passes += outcome.passed
+        self.watched += outcome.watched.nan_to_num(nan=0.0)
+        self.looks += outcome.watched.isfinite()
+
+    def read(self, step: int) -> tuple[float, float, int]:
+        """The pass rate and the mean released loss since the last reading, which this one replaces.
+
+        With the number of released losses, without which there is no mean of them.
+        """
+        passes, looks = float(self.passes), int(self.looks)
+        rate = (passes - self.read_passes) / max(1, step - self.read_step)
+        watched = float(self.watched) / max(1, looks)
+        self.read_step, self.read_passes = step, passes
+        self.watched.zero_(), self.looks.zero_()
+        return rate, watched, looks
+
+    def restore(self, step: int, passes: Tensor) -> None:
+        """Continue after `step` steps of a saved run, `passes` of which passed."""
+        self.passes.copy_(passes)
+        self.read_step, self.read_passes = step, float(self.passes)
+
+
 class Recorder(contextlib.ExitStack):
     """Shows progress and writes metrics; when resuming, drops entries after the checkpoint."""
 
-    def __init__(
-        self, folder: Path | None, start: int, steps: int, *, progress: bool, tensorboard: bool
-    ) -> None:
+    def __init__(self, folder: Path | None, start: int, steps: int, *, progress: bool) -> None:
         super().__init__()
         self._path = None if folder is None else folder / "metrics.jsonl"
         if self._path is not None:
@@ -99,13 +135,6 @@ class Recorder(contextlib.ExitStack):
             disable=not progress,
         )
         self._task = self._progress.add_task("", total=steps, completed=start, shown="")
-        self._writer: Any = None
-        if tensorboard:
-            if folder is None:
-                raise ValueError("Expected out to be a folder for the TensorBoard files, got None.")
-            with _extras.needed("tensorboard=True"):
-                from torch.utils.tensorboard import SummaryWriter
-            self._writer = self.enter_context(contextlib.closing(SummaryWriter(str(folder))))
         self.enter_context(self._progress)
         self.enter_context(_progress.part("steps", steps - start))
 
@@ -129,14 +158,10 @@ class Recorder(contextlib.ExitStack):
                 noise = f" ± {found[f'{name}_noise']:.2g}" if f"{name}_noise" in found else ""
                 shown.append(f"{name} {value:.4g}{noise}")
         self._progress.update(self._task, shown=" · ".join(shown))
-        with resumable():
-            if self._path is not None:
-                with self._path.open("a") as file:
-                    file.write(json.dumps(metrics.plain()) + "\n")
-                    settle(file)  # before the checkpoint, after which it is not written again
-            if self._writer is not None:
-                for name, value in metrics.numbers().items():
-                    self._writer.add_scalar(name, value, metrics.step)
+        if self._path is not None:
+            with resumable(), self._path.open("a") as file:
+                file.write(json.dumps(metrics.plain()) + "\n")
+                settle(file)  # before the checkpoint, after which it is not written again
 
 
 def _keep_until(path: Path, step: int) -> None:
@@ -175,18 +200,14 @@ def _step_of(line: str) -> float:
 class BestModel:
     """Follows one number of the metrics of a run."""
 
-    # Its name. A name that ends in "loss" is better if it is lower, any other if it is higher.
-    monitor: str
-    # Number of times in a row without a better value after which the run ends; None: it takes all
-    # steps.
-    patience: int | None
+    monitor: str  # its name; one that ends in "loss" is better if it is lower
+    patience: int | None  # values in a row without a better one that end the run; None: none do
     keeps: bool  # whether the model with the best value is what the run returns
     certain: bool  # whether the plan releases this number, though not every time
     value: float | None = None  # the best value so far
     step: int | None = None  # the step that it is from
     waited: int = 0  # how many times in a row the value was not better
-    # The parameters and buffers of that model, if it is kept.
-    model: dict[str, Tensor] | None = None
+    model: dict[str, Tensor] | None = None  # of the best value, if it is kept
 
     @classmethod
     def of(
@@ -214,25 +235,23 @@ class BestModel:
         """Whether the run ends here."""
         return self.patience is not None and self.waited >= self.patience
 
+    def follow(self, step: int, value: float | None, model: nn.Module) -> None:
+        """Compare a new value of a model with the best; None: there was none this time."""
+        best, lower = self.value, self.monitor.endswith("loss")
+        if value is None:
+            self.check(())
+        elif best is None or (value < best if lower else value > best):
+            self.value, self.step, self.waited = value, step, 0
+            if self.keeps:
+                self.model = {name: v.detach().clone() for name, v in model.state_dict().items()}
+        else:
+            self.waited += 1
+
     def check(self, shown: Container[str]) -> None:
         """Raise an error if what an evaluation shows is not what is followed."""
         if not self.certain and self.monitor not in shown:
-            raise ArgumentError(
-                "monitor", "the name of a number that the run shows", got=self.monitor
-            )
-
-    def follow(self, step: int, value: float | None, model: nn.Module) -> None:
-        """Compare a new value of a model with the best; None: there was none this time."""
-        if value is None:
-            self.check(())
-            return
-        sign = -1 if self.monitor.endswith("loss") else 1
-        if self.value is not None and not sign * value > sign * self.value:
-            self.waited += 1
-            return
-        self.value, self.step, self.waited = value, step, 0
-        if self.keeps:
-            self.model = {name: v.detach().clone() for name, v in model.state_dict().items()}
+            allowed = "the name of a number that the run shows"
+            raise ArgumentError("monitor", allowed, got=self.monitor)
 
     @torch.no_grad()
     def restore_best(self, model: nn.Module) -> None:
@@ -242,7 +261,7 @@ class BestModel:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it."""
-        names = ("monitor", "value", "step", "waited", "model")
+        names = "monitor", "value", "step", "waited", "model"
         return {name: getattr(self, name) for name in names}
 
     def restore(self, state: dict[str, Any] | None) -> None:
@@ -254,72 +273,28 @@ class BestModel:
                 setattr(self, name, value)
 
 
-_FAIR = 0.2
-"""A test that passes this often would be worth its price."""
-
 _RARE = 0.05
-_SURPRISE = 1e-3
-
-_ADVICE = (
-    'The section "Choosing clip, propose and trim" of the training guide says how to choose them '
-    "from public data."
-)
 
 
-@attrs.define
-class PassRateMonitor:
-    """Says once, early, that the test of a plan hardly ever passes, and what to change.
-
-    A run whose test fails pays for the test and gets what DP-SGD gives for less. Branches are
-    released, so the messages reveal nothing else.
-    """
-
-    plan: Plan
-    expected_batch: float  # the public batch size
-    said: bool = False  # whether it was said already
-
-    def before(self) -> None:
-        """Warn if no data could pass the test often. Nothing is charged yet."""
-        rule = self.plan.aggregation
-        if self.said or not isinstance(rule, ProposeTestRelease):
-            return
-        most = self._most(rule)
-        chance = rule.test.tail(rule.threshold - most)
-        if chance < _RARE:
-            self._say(
-                f"The test hardly ever passes, whatever the data: the noisy margin must exceed "
-                f"{nearest(rule.threshold, 3)} records, and the margin is at most {most}, the "
-                f"largest number of trimmed gradients in batches of {exact(self.expected_batch)}. "
-                f"It passes with probability at most {rounded_up(chance, 1)}. Use a test of a "
-                "smaller scale, a larger batch or a larger failure; prudent.Sum costs less than a "
-                "test that fails. "
-            )
-
-    def after(self, steps: int, passes: float) -> None:
-        """Warn if the test passed in too few of the steps so far."""
-        rule = self.plan.aggregation
-        if self.said or not isinstance(rule, ProposeTestRelease) or passes > _RARE * steps:
-            return
-        if stats.binom.cdf(passes, steps, _FAIR) < _SURPRISE:
-            allowed = max(0, self._most(rule) - math.ceil(rule.threshold))
-            self._say(
-                f"The test passed in {passes:.0f} of the first {steps} steps; all others were "
-                f"released with the full noise, which prudent.Sum does for less. A test passes "
-                f"when fewer than about {allowed} of {self.expected_batch:g} gradients are longer "
-                f"than propose * clip = {rule.proposal:g}. Raise clip or propose, allow a larger "
-                "trim, or use a test of a smaller scale. "
-            )
-
-    def _most(self, rule: ProposeTestRelease) -> int:
-        """The largest number of gradients that the plan ever trims."""
-        trim = rule.trim
-        share = 1.0
-        if isinstance(trim, AdaptiveTrim):
-            share = trim.most
-        elif isinstance(trim, FixedTrim):
-            share = trim.share
-        return math.floor(share * self.expected_batch)
-
-    def _say(self, sentence: str) -> None:
-        self.said = True
-        warn(sentence + _ADVICE)
+def warn_if_no_test_passes(plan: Plan, expected_batch: float) -> None:
+    """Warn of a test that no data could pass often: it costs, and `Sum` does the same for less."""
+    rule = plan.aggregation
+    if not isinstance(rule, ProposeTestRelease):
+        return
+    trim, share = rule.trim, 1.0
+    if isinstance(trim, AdaptiveTrim):
+        share = trim.most
+    elif isinstance(trim, FixedTrim):
+        share = trim.share
+    most = math.floor(share * expected_batch)
+    chance = rule.test.tail(rule.threshold - most)
+    if chance < _RARE:
+        warn(
+            f"The test hardly ever passes, whatever the data: the noisy margin must exceed "
+            f"{nearest(rule.threshold, 3)} records, and the margin is at most {most}, the "
+            f"largest number of trimmed gradients in batches of {exact(expected_batch)}. "
+            f"It passes with probability at most {rounded_up(chance, 1)}. Use a test of a "
+            "smaller scale, a larger batch or a larger failure; prudent.Sum costs less than a "
+            'test that fails. The section "Choosing clip, propose and trim" of the training guide '
+            "says how to choose them from public data."
+        )

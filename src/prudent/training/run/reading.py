@@ -1,15 +1,11 @@
 """Access to records by id, from tensors on the device or from a data set on the host.
 
-With several processes, each reads only its own records: record i belongs to process i modulo their
-number.
-Items are read in worker processes ahead of time.
+Of several processes each reads only its own records, i modulo their number; items are read ahead.
 """
 
 import functools
 import warnings
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Self
 
 import attrs
@@ -30,20 +26,13 @@ from prudent.training.run.execution import Execution
 from prudent.training.sampling import Draw, PoissonSampler, unchanged
 
 
-class ReadRequest(NamedTuple):
-    """What to read for one physical batch."""
-
-    ids: list[int]  # ids of records, one per row; or of people
-    valid: list[bool]  # False for padding, which is not read
-    seeds: Seeds  # seeds of the random numbers that are drawn while a record is read
-
-
 class ReadBatch(NamedTuple):
     """A physical batch as it was read, on the host."""
 
     # Inputs and targets, trees of tensors; of people targets and the shares of all slots.
     batch: tuple[Any, Any]
     readable: Tensor  # False for padding and for records, or people, that count as absent
+    ids: Tensor  # ids of records, one per row; or of people
 
 
 def chunk_on(
@@ -51,38 +40,31 @@ def chunk_on(
 ) -> Chunk:
     """A physical batch on the device, or with `recompute` a function that places it there."""
 
-    def placed() -> tuple[Any, Any]:
-        found: tuple[Any, Any] = pytree.tree_map_only(
-            Tensor, lambda leaf: leaf.to(device, non_blocking=True), batch
-        )
-        return found
+    def placed() -> Any:
+        return pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device, non_blocking=True), batch)
 
     masks = {"valid": valid.to(device), "ids": ids.to(device)}
     return Chunk(placed, **masks) if recompute else Chunk(*placed(), **masks)
 
 
 @attrs.frozen
-class _ReadBatches:
-    """Physical batches by request; in the form of a data set of batches."""
+class ReadDraws:
+    """The physical batches of draws, in the form of a data set."""
 
     reader: RecordReader | PeopleReader  # reads the records
 
-    def __getitem__(self, request: ReadRequest) -> ReadBatch:
-        """The batch that was asked for."""
-        rows: Any = self.reader.rows(*request)
+    def __getitem__(self, draw: Draw) -> list[ReadBatch]:
+        """The batches of a draw."""
+        parts = zip(draw.ids, draw.valid, strict=True)
+        return [self.read(ids, valid, draw.seeds) for ids, valid in parts]
+
+    def read(self, ids: Tensor, valid: Tensor, seeds: Seeds) -> ReadBatch:
+        """A batch of records; padding, which is not valid, is not read."""
+        rows: Any = self.reader.rows(ids.tolist(), valid.tolist(), seeds)
         readable = torch.tensor([row is not None for row in rows])
         inputs, targets = inputs_and_targets(self.reader.batch(rows))
         shares = self.reader.shares(rows)
-        return ReadBatch((inputs, targets if shares is None else (targets, shares)), readable)
-
-
-def _requests(sampler: PoissonSampler, steps: range, drawn: deque[Draw]) -> Iterator[ReadRequest]:
-    """What to read for each step, noting the draw of the step in `drawn`."""
-    for step in steps:
-        draw = sampler.draw(step)
-        drawn.append(draw)
-        for ids, valid in zip(draw.ids.tolist(), draw.valid.tolist(), strict=True):
-            yield ReadRequest(ids, valid, draw.seeds)
+        return ReadBatch((inputs, targets if shares is None else (targets, shares)), readable, ids)
 
 
 Gather = Callable[[Tensor], tuple[Any, Any]]
@@ -101,7 +83,7 @@ class RunRecords:
     # Reads items, or people, on the host; None for tensors.
     reader: RecordReader | PeopleReader | None = None
     workers: int = 0  # processes that read; 0: this one reads when a batch is needed
-    prefetch: int = 2  # physical batches that each worker reads ahead
+    prefetch: int = 2  # steps that each worker reads ahead
 
     @classmethod
     def of(
@@ -155,9 +137,9 @@ class RunRecords:
         if self.gather is not None:
             return self.gather(ids.to(self.device))
         assert self.reader is not None
-        request = ReadRequest(ids.tolist() or [0], [True] * len(ids) or [False], PUBLIC)
-        read = _ReadBatches(self.reader)[request]
-        return chunk_on(self.device, *read, ids, recompute=False).read()
+        some = ids if len(ids) else torch.zeros(1, dtype=torch.int64)
+        read = ReadDraws(self.reader).read(some, torch.full_like(some, len(ids)).bool(), PUBLIC)
+        return chunk_on(self.device, *read, recompute=False).read()
 
     def batches(
         self, sampler: PoissonSampler, steps: range, *, recompute: bool
@@ -166,22 +148,11 @@ class RunRecords:
 
         With `recompute` they stay on the host until they are read.
         """
-        drawn: deque[Draw] = deque()
-        parts = self._parts(_requests(sampler, steps, drawn))
-        for part in parts:
-            batch = drawn.popleft()
-            whole = [part, *islice(parts, len(batch.ids) - 1)]
-            yield [
-                chunk_on(self.device, *part, ids, recompute=recompute)
-                for part, ids in zip(whole, batch.ids, strict=True)
-            ]
-
-    def _parts(self, requests: Iterable[ReadRequest]) -> Iterator[ReadBatch]:
         assert self.reader is not None
         loader: DataLoader[Any] = DataLoader(
-            _ReadBatches(self.reader),  # type: ignore[arg-type]
-            batch_size=None,  # an element is a whole physical batch
-            sampler=requests,
+            ReadDraws(self.reader),  # type: ignore[arg-type]
+            batch_size=None,  # an element is all of a step
+            sampler=map(sampler.draw, steps),
             collate_fn=unchanged,
             num_workers=self.workers,
             prefetch_factor=self.prefetch if self.workers else None,
@@ -192,7 +163,9 @@ class RunRecords:
             # Python warns of any fork beside other threads. Workers use one thread of torch, and
             # none of what the others may have locked.
             warnings.filterwarnings("ignore", ".* is multi-threaded", DeprecationWarning)
-            return iter(loader)
+            read = iter(loader)
+        for parts in read:
+            yield [chunk_on(self.device, *part, recompute=recompute) for part in parts]
 
 
 def check_same_records(

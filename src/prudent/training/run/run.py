@@ -49,23 +49,26 @@ from prudent.training.run.checkpoint import (
     save_checkpoint,
     shared_key,
 )
-from prudent.training.run.execution import Execution, Reporting
-from prudent.training.run.held_out import HeldOutRecords, modes_kept
-from prudent.training.run.metrics import BestModel, Metrics, PassRateMonitor, Recorder
-from prudent.training.run.reading import RunRecords, check_same_records
-from prudent.training.run.updates import (
+from prudent.training.run.execution import (
     Average,
-    Counters,
+    Execution,
+    Reporting,
     Scheduler,
     optimizer_of,
     restore_schedule,
     scheduler_of,
 )
+from prudent.training.run.held_out import HeldOutRecords, modes_kept
+from prudent.training.run.metrics import (
+    BestModel,
+    Counters,
+    Metrics,
+    Recorder,
+    warn_if_no_test_passes,
+)
+from prudent.training.run.reading import RunRecords, check_same_records
 from prudent.training.sampling import Batch, PoissonSampler
 from prudent.training.step import Step, StepOutcome
-
-_EARLY_LOOKS = frozenset({50, 200, 1000})
-"""Steps after which to look at the pass rate even if no evaluation is due."""
 
 _CAPTURABLE = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 
@@ -95,7 +98,6 @@ class Run:
     identity: Callable[[], RunFingerprint]
     counters: Counters  # count every update
     paid: PaidSteps  # the record of the steps that are paid for, in the folder
-    monitor: PassRateMonitor  # warns of a test that hardly ever passes, in the first process
     taken: int = 0  # number of steps taken
     last: StepOutcome | None = None  # the outcome of the last step
     resumed: Paid | None = None  # what the run had paid for when it was resumed
@@ -159,7 +161,6 @@ class Run:
             corrupt=hook_of(corrupt, records.count, device),
             key=key,
             cuda_graph=False if whole or execution.recompute else execution.cuda_graph,
-            compile=execution.compile,
             processes=processes,
         )
         warn_of_delta(delta, round(step.expected_batch / plan.sampling_rate))  # both are public
@@ -223,13 +224,11 @@ class Run:
             identity=identity,
             counters=Counters.start(device),
             paid=PaidSteps(plan, processes),
-            monitor=PassRateMonitor(plan, step.expected_batch, said=processes.rank != 0),
         )
 
     def __attrs_post_init__(self) -> None:
         for group in self.optimizer.param_groups if self._captures_optimizer else ():
-            if "capturable" in group:
-                group["capturable"] = True
+            group.update({"capturable": True} if "capturable" in group else {})
 
     @property
     def plan(self) -> Plan:
@@ -250,8 +249,8 @@ class Run:
     def opened(self) -> Iterator[Self]:
         """Lock the folder, resume the run if asked to, charge its ledger; close it at the end."""
         first, folder = self.processes.first, self.reporting.out
-        again = folder and "resume=True goes on from the last checkpoint, without another charge"
-        again = again or "without a folder (out) it cannot be resumed"
+        again = "resume=True goes on from the last checkpoint, without another charge"
+        again = again if folder else "without a folder (out) it cannot be resumed"
         with self.charge.interruptions(lambda: self.taken, again), ExitStack() as stack:
             stack.callback(self.close)
             if folder is not None:
@@ -272,7 +271,8 @@ class Run:
                 self._save()  # a run killed before its first evaluation resumes with this noise
             if self.taken < self.plan.steps:
                 self._rehearse()
-                self.monitor.before()
+                if self.processes.rank == 0:
+                    warn_if_no_test_passes(self.plan, self.step.expected_batch)
             self.charge.name, self.charge.resumed = self.continuity.name, self.reporting.resume
             first(self.charge.pay)
             self.charge.is_paid = True  # by the first process
@@ -305,29 +305,29 @@ class Run:
             self.taken,
             steps,
             progress=reporting.shows_progress and is_first,
-            tensorboard=reporting.tensorboard and is_first,
         ) as recorder:
             every = max(1, steps // 10) if (n := reporting.evaluate_every) is None else n
             due = [] if self.plan.held_out is None else self.plan.held_out.steps_due(steps)
-            for stop in _stops(self.taken, steps, every, {*reporting.evaluate_at, *due}):
+            for stop in _stops(self.taken, steps, every, due):
                 if self.best is not None and self.best.is_over:
                     return
                 while self.taken < stop:
                     self.paid.pay(self.taken, self.continuity.renewals, stop)
                     if self.take():
                         recorder.advance()
-                        if self.taken in _EARLY_LOOKS or self.taken == stop:
-                            self.monitor.after(self.taken, self.passes)
                 if self.taken > stop or self.last is None:  # steps were passed over
                     continue
                 shown = self._evaluated() | self._release_held_out()
-                metrics = self.metrics(shown, private=reporting.private_diagnostics)
+                metrics = self.metrics(shown)
                 recorder.record(metrics)
-                self._follow(metrics)
+                if self.best is not None:
+                    value = self.processes.first(partial(metrics.evaluation.get, self.best.monitor))
+                    with self.shown() as model:
+                        self.best.follow(metrics.step, value, model)
                 self._save()
                 for callback in reporting.callbacks if is_first else ():
                     with self.shown() as model:
-                        callback(model, attrs.evolve(metrics, private=None))
+                        callback(model, metrics)
                 yield metrics
 
     def take(self) -> bool:
@@ -473,53 +473,33 @@ class Run:
             return shown
         return {}  # it was released before, and stays paid for; the same noise must not be again
 
-    def _follow(self, metrics: Metrics) -> None:
-        """Compare the model with the best one, by the value that the first process has."""
-        best = self.best
-        if best is not None:
-            value = self.processes.first(lambda: metrics.evaluation.get(best.monitor))
-            with self.shown() as model:
-                best.follow(metrics.step, value, model)
-
-    @property
-    def passes(self) -> float:
-        """Number of passed tests so far."""
-        return float(self.counters.passes)
-
-    @property
-    def tested(self) -> bool:
-        """Whether a step has a test that can pass."""
-        return isinstance(self.plan.aggregation, ProposeTestRelease)
-
     @property
     def pass_rate(self) -> float | None:
         """Fraction of passed tests among all steps taken; None without a test, 0 without a step."""
-        taken = max(1, self.step.taken - self.continuity.lost)
-        return self.passes / taken if self.tested else None
+        if not isinstance(self.plan.aggregation, ProposeTestRelease):
+            return None
+        return float(self.counters.passes) / max(1, self.step.taken - self.continuity.lost)
 
-    def metrics(self, shown: dict[str, float], *, private: bool = False) -> Metrics:
+    def metrics(self, shown: dict[str, float]) -> Metrics:
         """The metrics since the last call. Only this call reads values from the device."""
         assert self.last is not None
         plan, delta, step = self.plan, self.charge.delta, self.taken
-        means, looks = self.counters.read(step)
+        rate, watched, looks = self.counters.read(step)
         epsilon = None
         if delta is not None and not isinstance(plan.aggregation, Mean):
             epsilon = plan.epsilon_shown(step, delta)
         if plan.watch is not None and looks:
             noise = plan.watch.deviation(self.step.expected_batch) / math.sqrt(looks)
-            shown = shown | {"train_loss": means["watched"], "train_loss_noise": noise}
+            shown = shown | {"train_loss": watched, "train_loss_noise": noise}
         return Metrics(
             step=step,
             epsilon=epsilon,
             delta=delta,
             relation=None if epsilon is None else plan.relation.sentence(self.charge.protected),
-            pass_rate=means["passes"] if self.tested else None,
+            pass_rate=rate if isinstance(plan.aggregation, ProposeTestRelease) else None,
             trim=int(self.last.trim),
             noise=float(self.last.noise),
             evaluation=shown,
-            private={"mean_drawn": means["drawn"], "mean_loss": means["losses"]}
-            if private
-            else None,
         )
 
     def _save(self) -> None:
@@ -569,6 +549,7 @@ class Run:
         known, paid = self.paid.resume(folder), self.paid.steps
         if state is not None:
             self._check_own(state)
+        taken = 0 if state is None else int(state["step"])
         if paid and state is None:
             raise ArgumentError(
                 "out",
@@ -577,7 +558,6 @@ class Run:
                 hint="Without it, charged steps would be repeated with new noise. Restore the "
                 "checkpoint, or choose another folder.",
             )
-        taken = 0 if state is None else int(state["step"])
         if known is not None and (
             known.event != plan.event_after(paid) or not taken <= paid <= plan.steps
         ):
@@ -606,25 +586,23 @@ class Run:
         )
         if self.charge.ledger is not None and pays and plan.steps > started:
             plan = attrs.evolve(plan, steps=started)
-        if state["plan"] != repr(plan) and plan.steps != started:
-            raise ArgumentError(
-                "steps",
-                f"{started}, with which this run was started",
-                got=plan.steps,
-                why="its noise was chosen for them",
-                hint=f"Resume with {started} steps, or start again in an empty folder. With a "
-                "ledger that is charged for them, a run of the same noise may gain steps.",
-            )
         if state["plan"] != repr(plan):
-            raise ValueError(
-                "Expected the plan with which this run was started, got a different one. Start "
-                f"again in an empty folder, or use the original plan: {state['plan']}. With a "
-                "ledger that is charged for them, it may have more steps."
+            same = "with which this run was started"
+            hint = "With a ledger that is charged for them, a run of the same noise may gain steps."
+            if plan.steps != started:
+                raise ArgumentError("steps", f"{started}, {same}", got=plan.steps, hint=hint)
+            raise ArgumentError(
+                "plan",
+                same,
+                shown="a different one",
+                hint=f"Start again in an empty folder, or use {state['plan']}. {hint}",
             )
         if (state["records"], state["data"]) != (self.records.count, self.records.fingerprint()):
-            raise ValueError(
-                "Expected the train_set with which this run was started, got different records. "
-                "Start again in an empty folder."
+            raise ArgumentError(
+                "train_set",
+                "with which this run was started",
+                shown="different records",
+                hint="Start again in an empty folder.",
             )
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -127,13 +127,6 @@ def a_centre_from_this_round(aggregation, updates):
     return EXPECTED * c + total, passed
 
 
-def a_median_of_this_round_as_centre(aggregation, updates):
-    rows = matrix(updates)
-    c = rows.median(0).values if len(rows) else torch.zeros(2).double()
-    total, passed = without_noise(aggregation, rows - c)
-    return EXPECTED * c + total, passed
-
-
 def clients_weighed_by_what_they_say(aggregation, updates):
     """The weight a client reports, here from its update, multiplies what was clipped."""
     rows = matrix(updates)
@@ -151,7 +144,6 @@ def an_unusable_update_stops_the_round(aggregation, updates):
 WRONG = [
     division_by_the_number_drawn,
     a_centre_from_this_round,
-    a_median_of_this_round_as_centre,
     clients_weighed_by_what_they_say,
     an_unusable_update_stops_the_round,
 ]

@@ -1,9 +1,5 @@
-"""Private training of Hugging Face models: a `Trainer` and its self-tests.
+"""Private training of Hugging Face models. Requires the extra `huggingface`."""
 
-Requires the extra `huggingface`.
-"""
-
-from prudent.training.adapters.huggingface.self_test import Reach, reach
 from prudent.training.adapters.huggingface.trainer import PrivateTrainer
 
-__all__ = ["PrivateTrainer", "Reach", "reach"]
+__all__ = ["PrivateTrainer"]

@@ -1,39 +1,41 @@
-"""From the settings of a `Trainer` to a plan, and what its checkpoints must be for a run to go on.
+"""From the settings of a `Trainer` to a plan, and the checks of a run before it is charged.
 
-Settings that would break the plan are refused.
+Settings that would break the plan are refused. A run is tried on public records: noise moves every
+trained weight, so one in which the loss reaches no adapter would look alive.
 """
 
 import copy
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
 import torch
+from torch import nn
 from transformers import Trainer
 from transformers.trainer_utils import IntervalStrategy
 
 from prudent import _validate
 from prudent._files import sha256
 from prudent._validate import ArgumentError
+from prudent._warning import warn
 from prudent.training.adapters.private import PrivacyTarget
+from prudent.training.checking.check import listed, unreached
+from prudent.training.gradients import Engine
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint
 
 
 class Refusal(NamedTuple):
-    """A setting that cannot be used."""
+    """A setting of `TrainingArguments` that cannot be used."""
 
-    argument: str  # its name in `TrainingArguments`
+    argument: str
     wrong: Callable[[Any], bool]  # whether a value is refused
     allowed: str  # what is allowed instead
     why: str  # what it would break
     hint: str = ""  # what to do instead
-
-
-def _several(value: int) -> bool:
-    return value > 1
 
 
 def _among(*names: str) -> Callable[[Any], bool]:
@@ -57,28 +59,14 @@ REFUSALS = (
     Refusal("optim", _among("lomo", "layerwise"), "another", "it updates before noise is added"),
     Refusal("deepspeed", bool, "None", _OWN, "Use prudent.fit."),
     Refusal("fsdp", bool, "unset", _OWN, "Use prudent.fit with a model divided by fully_shard."),
-    Refusal("torch_compile", bool, "False", "it does not compile the step", "Use compile=True."),
-    Refusal("world_size", _several, "1", "each would draw for itself", "Use prudent.fit."),
-    Refusal("n_gpu", _several, "at most 1", _OWN, "Set CUDA_VISIBLE_DEVICES to one GPU."),
+    Refusal("torch_compile", bool, "False", "a step is replayed as a CUDA graph instead"),
+    Refusal("world_size", lambda v: v > 1, "1", "each would draw for itself", "Use prudent.fit."),
+    Refusal("n_gpu", lambda v: v > 1, "at most 1", _OWN, "Set CUDA_VISIBLE_DEVICES to one GPU."),
 )
 
 
-def check(args: Any) -> None:
-    """Raise an error for a setting of `TrainingArguments` that would break the guarantee."""
-    for name, wrong, allowed, why, hint in REFUSALS:
-        value = getattr(args, name, None)
-        if value is not None and wrong(value):
-            raise ArgumentError(name, allowed, got=value, why=why, hint=hint)
-    if args.push_to_hub and _among("checkpoint")(args.hub_strategy):
-        why = "a checkpoint holds the key of the noise, which can then be subtracted"
-        allowed = "'end' or 'every_save'"
-        raise ArgumentError("hub_strategy", allowed, got=args.hub_strategy.value, why=why)
-
-
-def check_given(
-    kind: type[Trainer], args: Any, data: Any, evaluated: Any, held_out: Any = None
-) -> None:
-    """Raise an error for arguments that cannot be used, before Trainer looks at them."""
+def check(kind: type[Trainer], args: Any, data: Any, evaluated: Any, held_out: Any = None) -> None:
+    """Raise an error for arguments or settings that would break the guarantee."""
     if args is None:
         raise ArgumentError("args", "TrainingArguments", got=None)
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
@@ -102,30 +90,28 @@ def check_given(
             hint="Pass compute_loss_func(outputs, labels, num_items_in_batch), or let the model "
             "return its loss.",
         )
+    for name, wrong, allowed, why, hint in REFUSALS:
+        value = getattr(args, name, None)
+        if value is not None and wrong(value):
+            raise ArgumentError(name, allowed, got=value, why=why, hint=hint)
+    if args.push_to_hub and _among("checkpoint")(args.hub_strategy):
+        why = "a checkpoint holds the key of the noise, which can then be subtracted"
+        allowed = "'end' or 'every_save'"
+        raise ArgumentError("hub_strategy", allowed, got=args.hub_strategy.value, why=why)
 
 
-def check_price(plan: Plan | None, epsilon: float | None, delta: float | None) -> float:
-    """δ, if there is one and either a plan or an ε; raises an error otherwise."""
-    if (plan is None) == (epsilon is None):
+def planned(args: Any, records: int, plan: Plan | None, wanted: PrivacyTarget) -> Plan:
+    """The given plan, or one made of the settings with the noise that ε needs."""
+    if (plan is None) == (wanted.epsilon is None):
         raise ArgumentError(
             "epsilon",
             "or plan, one of the two",
             shown="neither" if plan is None else "both",
             hint="PrivateTrainer(..., epsilon=3.0, delta=1e-5) finds the noise for the settings.",
         )
-    if delta is None:
+    if wanted.delta is None:
         raise ArgumentError("delta", "in (0, 1), such as 1e-5", got=None, why="ε is for one δ")
-    return _validate.small_delta(delta=delta)
-
-
-def lengths(given: Any) -> tuple[int, ...]:
-    """The public numbers of tokens that `max_length` names, ascending; none if it is None."""
-    several = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
-    return tuple(sorted({_validate.count(1, max_length=length) for length in several}))
-
-
-def planned(args: Any, records: int, plan: Plan | None, wanted: PrivacyTarget) -> Plan:
-    """The given plan, or one made of the settings with the noise that ε needs."""
+    _validate.small_delta(delta=wanted.delta)
     if plan is not None:
         attrs.evolve(wanted, delta=None).refuse_beside_plan()
         if args.max_steps > 0 and args.max_steps != plan.steps:
@@ -165,38 +151,30 @@ def adapted(args: Any, plan: Plan) -> Any:
     return own
 
 
-def steps_per_epoch(plan: Plan) -> int:
-    """Steps in which each record is expected once."""
-    return max(1, math.ceil(round(1 / plan.sampling_rate, 9)))
-
-
 def restorable(folder: Any, run: Mapping[str, Any]) -> dict[str, Any]:
     """The secret state in a checkpoint, which must be intact and of this run."""
-    state = None
-    if folder is not None:
-        state = load_checkpoint(Path(folder), torch.device("cpu"))
+    refused = partial(ArgumentError, "resume_from_checkpoint")
+    subtracted = "the same noise on other sums could be subtracted"
+    state = None if folder is None else load_checkpoint(Path(folder), torch.device("cpu"))
     if state is None:
-        raise ArgumentError(
-            "resume_from_checkpoint",
+        raise refused(
             "a complete checkpoint of a PrivateTrainer",
             got=folder,
             why="without its key the steps since then would be repeated with other noise",
         )
     if damaged := state.get("files", {}).items() - digests(Path(folder)).items():
-        raise ArgumentError(
-            "resume_from_checkpoint",
+        raise refused(
             "an intact checkpoint",
             shown=f"{str(folder)!r}, whose {min(damaged)[0]} is damaged or missing",
-            why="the same noise on other sums could be subtracted",
+            why=subtracted,
             hint="Restore the file from a copy, or resume from an earlier checkpoint.",
         )
     for name, value in run.items():
         if state[name] != value:
-            raise ArgumentError(
-                "resume_from_checkpoint",
+            raise refused(
                 f"a checkpoint with the same {name}",
                 shown="another",
-                why="the same noise on other sums could be subtracted",
+                why=subtracted,
                 hint="Resume with the plan and the data with which the run was started, or "
                 "start again in another output_dir.",
             )
@@ -213,27 +191,74 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 _FREE = (
-    "output_dir",
-    "overwrite_output_dir",
-    "run_name",
-    "project",
-    "disable_tqdm",
-    "report_to",
-    "resume_from_checkpoint",
-    "push_to_hub",
-    "metric_for_best_model",
-    "greater_is_better",
+    *("save_", "logging_", "log_", "eval_", "hub_", "dataloader_", "trackio_", "output_dir"),
+    *("overwrite_output_dir", "run_name", "project", "disable_tqdm", "report_to", "push_to_hub"),
+    *("resume_from_checkpoint", "metric_for_best_model", "greater_is_better"),
     "load_best_model_at_end",
 )
-"""Settings of `TrainingArguments` that no step depends on, besides those of `_FREE_FAMILIES`."""
-
-_FREE_FAMILIES = ("save_", "logging_", "log_", "eval_", "hub_", "dataloader_", "trackio_")
+"""How the names of settings begin that no step depends on."""
 
 
 def decisive(args: Any) -> dict[str, Any]:
     """The settings of `TrainingArguments` that a step depends on."""
-    return {
-        name: value
-        for name, value in args.to_dict().items()
-        if name not in _FREE and not name.startswith(_FREE_FAMILIES)
-    }
+    return {name: v for name, v in args.to_dict().items() if not name.startswith(_FREE)}
+
+
+def check_reach(engine: Engine, inputs: Any, targets: Any = ()) -> None:
+    """Raise an error if the loss of public records reaches nothing that is trained, or warn."""
+    unused = unreached(engine, inputs, targets)
+    if len(unused) == sum(p.requires_grad for p in engine.model.parameters()):
+        raise ArgumentError(
+            "model",
+            "with a loss that depends on its trained parameters",
+            shown=f"one that reaches none of {listed(unused)}",
+            why="only noise would move them",
+            hint="Check which parameters require gradients and what the model returns as its loss.",
+        )
+    if unused:
+        warn(
+            f"The loss of public records does not reach {listed(unused)}: only noise will move "
+            "them. Freeze them with requires_grad_(False)."
+        )
+
+
+def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raise an error unless the optimizer has every trained parameter of the model, and no other.
+
+    The gradient of a parameter that the model does not have would be used without noise.
+    """
+    own, held = dict(model.named_parameters()), set[nn.Parameter]()
+    held.update(p for group in optimizer.param_groups for p in group["params"])
+    missed = [name for name, p in own.items() if p.requires_grad and p not in held]
+    if missed:
+        raise ArgumentError(
+            "optimizer",
+            "with every trained parameter of the model",
+            shown=f"one without {listed(missed)}",
+            why="they would never move, and their noise would still be paid for",
+            hint="Make the optimizer after adapters are added and layers are frozen.",
+        )
+    if not held <= set(own.values()):
+        raise ArgumentError(
+            "optimizer",
+            "with parameters of the model alone",
+            shown="one with others",
+            why="their gradients would be used without clipping and noise",
+        )
+
+
+def sums_of_frozen(model: nn.Module) -> dict[str, float]:
+    """A sum over each parameter that is not trained, to see whether it moves."""
+    frozen = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
+    return {name: float(p.detach().double().nan_to_num().sum()) for name, p in frozen}
+
+
+def check_frozen(before: Mapping[str, float], model: nn.Module) -> None:
+    """Raise an error if a parameter that is not trained has moved since `sums_of_frozen`."""
+    now = sums_of_frozen(model)
+    if moved := [name for name in before.keys() & now.keys() if now[name] != before[name]]:
+        raise RuntimeError(
+            f"The first update moved {listed(sorted(moved))}, which should be frozen: neither "
+            "clipping nor noise covers such a change. Remove whatever changes weights outside of "
+            "the optimizer."
+        )

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
+from prudent import _validate
 from prudent._fingerprint import fingerprint
 from prudent._validate import ArgumentError
 from prudent.budget import LedgerLike
@@ -23,7 +24,6 @@ from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.people import Unit, Units, without
 from prudent.training.adapters.huggingface import settings
 from prudent.training.adapters.huggingface.records import (
-    Axes,
     LogicalBatch,
     LogicalRecords,
     PhysicalBatch,
@@ -31,17 +31,7 @@ from prudent.training.adapters.huggingface.records import (
     examples_of,
     padded,
     public_records,
-    shortened,
-    token_axes,
 )
-from prudent.training.adapters.huggingface.self_test import (
-    check_moved,
-    check_optimizer,
-    check_reach,
-    positions,
-    reach,
-)
-from prudent.training.adapters.huggingface.settings import digests, restorable
 from prudent.training.adapters.private import PrivacyTarget, opacus_migration_errors
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
@@ -66,10 +56,6 @@ _PRIVATE = ("loss", "train_loss", "total_flos")
 """What Trainer logs about the training records; it is neither released nor charged."""
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")  # how the names of their files begin
 _LESS_AT_ONCE = "Lower it, and raise gradient_accumulation_steps by the same factor."
-
-
-_UPDATES = 3
-"""Number of updates by which every trained parameter must have moved."""
 
 
 class PrivateTrainer(NoCopyMixin, Trainer):
@@ -98,16 +84,13 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         epsilon: The ε of the whole run. The plan then follows from the settings: sampling rate,
             steps, and `max_grad_norm` as the bound on each record's gradient.
         delta: δ of `epsilon`, and of the ε in the logs; always needed.
-        aggregation: With `epsilon`: what is released of a batch, `Sum` unless given. Its noise is
-            replaced.
-        num_bands: With `epsilon`: correlated noise over so many steps, as in `Plan`; default 1.
-        watch: With `epsilon`: the training loss as a release, as in a plan. It is logged as `loss`
-            and `loss_noise`; without one the loss is not logged.
-        held_out: With `epsilon`: the accuracy or loss on held-out records as a release, as in a
-            plan. It is released, and evaluations take place, in the steps that it names. It is
-            logged as `eval_held_out_accuracy` or `eval_held_out_loss`, each with `_noise`, and
-            `metric_for_best_model`, `load_best_model_at_end` and `EarlyStoppingCallback` may use
-            it at no further cost.
+        aggregation, num_bands: With `epsilon`: as for `prudent.make_private`.
+        watch: With `epsilon`: the training loss as a release. It is logged as `loss` and
+            `loss_noise`; without one the loss is not logged.
+        held_out: With `epsilon`: the accuracy or loss on held-out records as a release. Evaluations
+            take place in the steps that it names. It is logged as `eval_held_out_accuracy` or
+            `eval_held_out_loss`, each with `_noise`; choosing the best model and stopping early by
+            it cost nothing.
         held_out_set, held_out_unit: The private records of which it is released, as for
             `prudent.fit`.
         unit: Who each record belongs to, as for `prudent.fit`; the name of a column, such as
@@ -116,14 +99,10 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             gradient of each person.
         records_per_person, per_unit: As for `prudent.fit`.
         max_length: The public number of tokens to which every record is padded or cut. Needed if
-            the collator pads to the longest record. Or several, such as (64, 128, 256): a record
-            is padded to the smallest that holds it, which computes less for short ones.
+            the collator pads to the longest record.
         example: A public record, in the form of the training records, from which all shapes are
             taken. None: the first record of `eval_dataset`, which must be public in any case.
         key: The key of sampling and noise; a new one from the operating system unless given.
-        recompute: Run each physical batch twice instead of keeping what its part of the sum needs.
-            None: if there are several, or with `gradient_checkpointing`.
-        compile: Compile the private step.
         ledger: A `prudent.Ledger` that is charged for the whole run, after the test on public
             records and before the first step; a resumed run is not charged again.
         **options: As for `Trainer`.
@@ -133,9 +112,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         are, together, (ε, δ)-DP for ε = `plan.epsilon(δ)` and the neighbours of `plan.relation`, as
         long as checkpoints stay secret: they hold the key. Evaluate on public records alone. With a
         `unit`, neighbours differ in one person, with any number of records.
-
-    Attributes:
-        plan: The plan that is carried out.
     """
 
     control: TrainerControl
@@ -161,55 +137,46 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         unit: Any = None,
         records_per_person: int | None = None,
         per_unit: str | None = None,
-        max_length: int | Sequence[int] | None = None,
+        max_length: int | None = None,
         example: Mapping[str, Any] | None = None,
         key: Key | None = None,
-        recompute: bool | None = None,
-        compile: bool = False,
         ledger: LedgerLike | None = None,
         **options: Any,
     ) -> None:
         given = inspect.signature(Trainer.__init__).bind(self, *positional, **options).arguments
         given.pop("self")
         args: Any = given.get("args")
-        data: Any = given.get("train_dataset")
-        settings.check_given(type(self), args, data, given.get("eval_dataset"), held_out_set)
-        settings.check(args)
-        self.delta = settings.check_price(plan, epsilon, delta)
+        data, evaluated = given.get("train_dataset"), given.get("eval_dataset")
+        settings.check(type(self), args, data, evaluated, held_out_set)
         self._data = data
         self._units = Units.of(data, Unit.given(unit, records_per_person, per_unit))
         self._count = len(self._units)
-        wanted: dict[str, Any] = {"epsilon": epsilon, "delta": self.delta, "num_bands": num_bands}
+        wanted: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "num_bands": num_bands}
         wanted |= {"aggregation": aggregation, "watch": watch, "held_out": held_out}
         self.plan = settings.planned(args, self._count, plan, PrivacyTarget(**wanted))
+        assert delta is not None  # it was checked
+        self.delta = delta
         self.plan.refuse_allocation()
         check_held_out(self.plan, held_out_set)
         self._held_out: HeldOutRecords | None = None
         self._held_out_set, self._held_out_unit = held_out_set, held_out_unit
         self._tested_at = 0  # the step after which the held-out records were used last
         self._accumulates = self.plan.sampling_rate * self._count > args.per_device_train_batch_size
-        saves = self._accumulates or args.gradient_checkpointing
-        self._recompute = bool(saves if recompute is None else recompute)
-        self._compile = compile
-        self._lengths, self._given_example = settings.lengths(max_length), example
-        if compile and len(self._lengths) > 1:
-            raise ArgumentError(
-                "compile",
-                "False with several lengths in max_length",
-                got=True,
-                why="a program is compiled for every number of texts of each length",
-            )
+        # Chunks run twice where there are several, so that memory does not grow with their number.
+        self._recompute = bool(self._accumulates or args.gradient_checkpointing)
+        self._autocast = torch.bfloat16 if args.bf16 else None
+        if max_length is not None:
+            _validate.count(1, max_length=max_length)
+        self._length, self._example = max_length, example
         self._charge = RunCharge(ledger, self.plan, self.delta, protected=self._units.protected)
         self._continuity = ResumeState(given_or_random(key), self._charge.name)
         self._paid = PaidSteps(self.plan, Processes(), self._charge.name)
         self._identity: RunFingerprint | None = None
         self._saved: dict[str, Any] | None = None
         self._step: Step | None = None
-        self._positions: dict[str, Tensor] = {}  # where the parameters were
         self._passes = torch.zeros(())
         self._losses: list[float] = []  # released since the last entry of the log
         given["args"] = settings.adapted(args, self.plan)
-        evaluated = given.get("eval_dataset")
         if self.plan.held_out is not None and evaluated is None:
             given["eval_dataset"] = ()  # Trainer evaluates nothing without one
         super().__init__(**given)
@@ -217,9 +184,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self.add_callback(_Follow(self))
 
     def __repr__(self) -> str:
-        taken = 0 if self._step is None else self._step.taken
-        priced = self.plan.priced(self.delta, taken, self._charge.protected)
-        return f"PrivateTrainer({type(self.model).__name__}, {priced})"
+        return f"PrivateTrainer({type(self.model).__name__}, {self._charge.priced()})"
 
     @property
     def epsilon(self) -> float:
@@ -237,7 +202,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A loader of Poisson batches."""
         collate, examples = self._reading()
-        steps = settings.steps_per_epoch(self.plan)
+        steps = max(1, math.ceil(round(1 / self.plan.sampling_rate, 9)))
         # An epoch that is resumed starts from its beginning; the loader skips what was taken.
         # A batch that is meant to be computed at once has room for most draws.
         sampler = PoissonSampler(
@@ -247,18 +212,10 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             key=self._continuity.key,
             num_bands=self.plan.num_bands,
         )
-        # A compiled or captured step is one for each shape.
-        whole = self._compile or self.args.device.type == "cuda"
+        whole = self.args.device.type == "cuda"  # a captured step is one for each shape
         workers = self.args.dataloader_num_workers
         return DataLoader(
-            LogicalRecords(
-                self._units,
-                collate,
-                examples,
-                whole=whole,
-                lengths=self._lengths,
-                axes=self._token_axes(examples),
-            ),
+            LogicalRecords(self._units, collate, examples, whole=whole),
             batch_sampler=Draws(sampler, steps, lambda _: self.state.global_step // steps * steps),
             collate_fn=unchanged,
             num_workers=workers,
@@ -266,22 +223,12 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             prefetch_factor=self.args.dataloader_prefetch_factor,
         )
 
-    def _token_axes(self, examples: Row) -> Axes | None:
-        """The axes of rows that follow the number of tokens; None with one length."""
-        if len(self._lengths) < 2:
-            return None
-        _, longer = self._reading(self._lengths[-1] + 1)
-        return token_axes(examples, longer, self._lengths)
-
-    def _reading(self, greatest: int | None = None) -> tuple[Any, Row]:
-        """The collator of one record, and the tensors of public ones, of the greatest length."""
-        if greatest is None and self._lengths:
-            greatest = self._lengths[-1]
-        collator = padded(self.data_collator, greatest, several=len(self._lengths) > 1)
+    def _reading(self) -> tuple[Any, Row]:
+        """The collator of one record, and the tensors of public ones."""
+        collator = padded(self.data_collator, self._length)
         collate = self._get_collator_with_removed_columns(collator, description="training")
-        public = public_records(self._given_example, self.eval_dataset)
-        records = [without(record, self._units.column) for record in public]
-        return collate, examples_of(records, collate, greatest)
+        records = public_records(self._example, self.eval_dataset, self._units.column)
+        return collate, examples_of(records, collate, self._length)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[LogicalBatch], *_: Any, **__: Any
@@ -317,7 +264,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         if folder:
             if folder is True:
                 folder = get_last_checkpoint(self.args.output_dir)
-            self._saved = restorable(folder, self._run())
+            self._saved = settings.restorable(folder, self._run())
         elif self._charge.is_paid:
             raise RuntimeError(
                 "This trainer has already trained: the plan pays for one run. Resume from a "
@@ -343,18 +290,15 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         if inputs.number != step.taken - self.lost:
             raise RuntimeError(
                 f"Expected the batch of update {step.taken - self.lost}, got that of update "
-                f"{inputs.number}: each batch is used once. Train with the loader of "
-                "get_train_dataloader."
+                f"{inputs.number}: train with the loader of get_train_dataloader, once."
             )
         self._paid.pay(step.taken, self._continuity.renewals)
         self.model.train()
         getattr(self.optimizer, "train", lambda: None)()  # schedule-free optimizers
-        outcome = within_memory(
-            lambda: step([self._chunk(part) for part in inputs.parts]),
-            "per_device_train_batch_size",
-            self.args.per_device_train_batch_size,
-            _LESS_AT_ONCE,
-        )
+        setting = "per_device_train_batch_size"
+        given = setting, getattr(self.args, setting), _LESS_AT_ONCE
+        outcome = within_memory(lambda: step([*map(self._chunk, inputs.parts)]), *given)
+        self._charge.taken = step.taken
         self._passes += outcome.passed
         if self.plan.watch is not None and (loss := float(outcome.watched)) == loss:
             self._losses.append(loss)
@@ -363,16 +307,12 @@ class PrivateTrainer(NoCopyMixin, Trainer):
     def _chunk(self, part: PhysicalBatch) -> Chunk:
         inputs, targets = self._split(part.inputs)
         batch = inputs, targets if part.shares is None else (targets, part.shares)
-        placed = batch, part.valid, part.ids
-        return chunk_on(self.args.device, *placed, recompute=self._recompute)
+        device, recompute = self.args.device, self._recompute
+        return chunk_on(device, batch, part.valid, part.ids, recompute=recompute)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """The inputs of an evaluation on the device, without the column of the unit."""
         return super()._prepare_inputs(without(inputs, self._units.column))
-
-    @property
-    def _autocast(self) -> torch.dtype | None:
-        return torch.bfloat16 if self.args.bf16 else None
 
     def _split(self, row: Row) -> tuple[Row, Any]:
         """Inputs and targets: labels are inputs, unless the loss is not computed by the model."""
@@ -401,14 +341,13 @@ class PrivateTrainer(NoCopyMixin, Trainer):
 
     def _begin(self) -> None:
         """Test the model on public records, and make the private step."""
-        check_optimizer(self.model, self.optimizer)
+        settings.check_optimizer(self.model, self.optimizer)
         engine = BookKeeping(
             self.model, self._loss, recompute=self._recompute, autocast=self._autocast
         )
         _, examples = self._reading()
         row = {name: value.to(self.args.device) for name, value in examples.items()}
-        check_reach(reach(engine, *self._split(row)))
-        self._try_lengths(engine, row)
+        settings.check_reach(engine, *self._split(row))
         engine.slots = self._units.slots
         step = Step(
             self.plan,
@@ -417,12 +356,10 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             expected_batch=self.plan.sampling_rate * self._count,
             engine=engine,
             key=self._continuity.key,
-            compile=self._compile,
         )
         if self._held_out is not None:
             self._held_out.rehearse(step)
         self._charge.pay()
-        self._positions = positions(self.model)
         self._step = step
         self._passes = torch.zeros((), device=self.args.device)
         if self._saved is not None:
@@ -430,20 +367,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             self._tested_at = self._step.taken  # before the checkpoint, or by a run that was lost
             self._passes += self._saved["passes"].to(self.args.device)
             self._saved = None
-
-    def _try_lengths(self, engine: BookKeeping, row: Row) -> None:
-        """Run the model on public records of every length: no short record may cause an error."""
-        axes = self._token_axes(row) or {}
-        for length in self._lengths[:-1]:
-            try:
-                reach(engine, *self._split(shortened(row, axes, length)))
-            except Exception as error:
-                raise ArgumentError(
-                    "max_length",
-                    "lengths that the model can run on",
-                    got=length,
-                    hint="Leave it out: shorter records are padded to the next.",
-                ) from error
 
     def _held_out_records(self) -> HeldOutRecords | None:
         if self.plan.held_out is None:
@@ -489,18 +412,15 @@ class PrivateTrainer(NoCopyMixin, Trainer):
 
     def evaluate(self, eval_dataset: Any = None, *rest: Any, **options: Any) -> dict[str, float]:
         """Evaluate as Trainer does; without public records, on the held-out ones if that is due."""
-        only_held_out = self.is_in_train and self.plan.held_out is not None
-        if eval_dataset is not None or self.eval_dataset is not None or not only_held_out:
+        public = eval_dataset is not None or self.eval_dataset is not None
+        if public or self.plan.held_out is None or not self.is_in_train:
             found: dict[str, float] = super().evaluate(eval_dataset, *rest, **options)
             return found
         getattr(self.optimizer, "eval", lambda: None)()  # schedule-free optimizers
-        if not (found := self._tested()):
-            return {}
-        self.log(found)
-        control: Any = self.callback_handler.on_evaluate(
-            self.args, self.state, vars(self)["control"], found
-        )
-        self.control = control
+        if found := self._tested():
+            self.log(found)
+            given: Any = self.args, self.state, self.control, found
+            self.control = self.callback_handler.on_evaluate(*given)
         return found
 
     def evaluation_loop(self, *positional: Any, **options: Any) -> Any:
@@ -528,9 +448,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
         """Refused: every trial is another release."""
         raise NotImplementedError(
-            "Every trial of a search trains on the private records and must be paid for. Search "
-            "on public records with Trainer, or make one PrivateTrainer per trial and compose "
-            "their plan.event."
+            "Every trial of a search trains on the private records and must be paid for: see "
+            "prudent.tune, or search on public records with Trainer."
         )
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
@@ -543,14 +462,15 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._write_receipt(Path(self.args.output_dir if output_dir is None else output_dir))
 
     def _write_receipt(self, folder: Path) -> None:
-        if not self._charge.is_paid:
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        file, state = ReceiptFile(folder / "receipt.json"), self.model.state_dict
-        files = [each for each in folder.iterdir() if each.name.startswith(_WEIGHTS)]
-        ended = self._step is not None and self._step.taken >= self.plan.steps
-        facts: dict[str, Any] = {"ended": ended, "predictable": self._continuity.key.predictable}
-        self._charge.write_receipt(file, state, files=files, **facts)
+        if self._charge.is_paid:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._charge.write_receipt(
+                ReceiptFile(folder / "receipt.json"),
+                self.model.state_dict,
+                files=[each for each in folder.iterdir() if each.name.startswith(_WEIGHTS)],
+                ended=self._step is not None and self._step.taken >= self.plan.steps,
+                predictable=self._continuity.key.predictable,
+            )
 
     def _save_secrets(self, folder: Path) -> None:
         """Write what only a private run needs beside the files of a checkpoint."""
@@ -561,7 +481,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             "identity": attrs.asdict(self._identity),
             "release": self._step.state.state_dict(),
             "passes": self._passes,
-            "files": digests(folder),
+            "files": settings.digests(folder),
         }
         save_checkpoint(folder, self._run() | self._continuity.plain() | state)
 
@@ -579,8 +499,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         args, held_out = self.args, "" if self._held_out is None else self._held_out.data()
         optimizer = None if self.optimizer is None else (type(self.optimizer), self.lr_scheduler)
         loss = self.compute_loss_func, self.label_smoother
-        reading = self.data_collator, self._lengths, self._given_example
-        execution = self._recompute, self._compile, self._accumulates
+        reading = self.data_collator, self._length, self._example
+        execution = self._recompute, self._accumulates
         decisive = (self.optimizer_cls_and_kwargs, optimizer), settings.decisive(args)
         return RunFingerprint(
             records=self._records_fingerprint + held_out,
@@ -608,11 +528,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
                 why="it tells how many steps were taken since the checkpoint",
             )
         step = self._continuity.past_lost_steps(
-            taken,
-            paid,
-            lambda: identity.unproved(state["identity"]),
-            Processes(),
-            self.plan,
+            taken, paid, lambda: identity.unproved(state["identity"]), Processes(), self.plan
         )
         state["release"]["taken"] = step
         if taken < step == self.plan.steps:
@@ -630,21 +546,18 @@ class _Follow(TrainerCallback):
 
     def __init__(self, trainer: PrivateTrainer) -> None:
         self._trainer = trainer
-        self._left = 0
+        self._frozen: dict[str, float] = {}  # sums of parameters, until the first update
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Make the private step, when model and optimizer are complete."""
         self._trainer._begin()
-        self._left = _UPDATES
+        self._frozen = settings.sums_of_frozen(self._trainer.model)
 
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Check what has moved after the first updates with a learning rate above zero."""
-        trainer = self._trainer
-        rates = [float(group["lr"]) for group in trainer.optimizer.param_groups]
-        if self._left and all(rate > 0 for rate in rates):
-            self._left -= 1
-            if check_moved(trainer._positions, trainer.model, last=not self._left):
-                self._left, trainer._positions = 0, {}
+        """Check that the first update has not moved what is frozen."""
+        if self._frozen:
+            settings.check_frozen(self._frozen, self._trainer.model)
+            self._frozen = {}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluate when the plan releases something of held-out records, and only then."""
