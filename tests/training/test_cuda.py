@@ -634,7 +634,7 @@ class Skipping(nn.Module):
 @pytest.mark.filterwarnings("error:The step cannot be captured")
 @pytest.mark.parametrize(("share", "room", "count"), [(0.0, 1, 1), (0.5, 1, 2), (0.5, 0, 1)])
 def test_a_replay_follows_what_a_model_chooses_for_all_records(share, room, count, monkeypatch):
-    monkeypatch.setattr("prudent.training.compiled._RESULTS", room)
+    monkeypatch.setattr("prudent.training.captured._RESULTS", room)
     plan = Plan(sampling_rate=RATE, steps=40, aggregation=rule(GaussianTest(4.0)))
     runs = []
     for graph in (None, False):

@@ -273,17 +273,6 @@ def test_what_needs_a_unit_is_refused_without():
         prudent.fit(EVERYONE, network(), cross_entropy, (x, y), records_per_person=3)
 
 
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore")  # of the compiler
-def test_a_compiled_step_gives_the_same_numbers():
-    found = []
-    for compile in (False, True):
-        made = run(EVERYONE, compile=compile)
-        made.take()
-        found.append(flat(made.model))
-    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
-
-
 def test_who_is_protected_is_told(tmp_path):
     """One record less of a person is another person: no word may promise it for this ε."""
     x, y, ids = records()

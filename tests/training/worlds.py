@@ -425,7 +425,6 @@ def another_mesh():
     Step(plan, sharded(network()), cross_entropy, expected_batch=14.0)
 
 
-refused("compile", "Expected compile False", lambda: train(how={"compile": True}))
 refused("plans", "Expected plan the same", lambda: train(rate=0.3 + 0.01 * rank()))
 refused(
     "data", "Expected records of train_set the same", lambda: train(data=records(RECORDS + rank()))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.training.compiled import Captured, exchanged, kind_of
+from prudent.training.captured import Captured, exchanged, kind_of
 from prudent.training.gradients.engine import Gradients, Values
 from prudent.training.gradients.record_streams import is_capturing
 

@@ -10,7 +10,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 from prudent.training.aggregation import clip_weights
-from prudent.training.compiled import Compiled
 from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.gradients.factors.contributions import Dense, Outer
 from prudent.training.gradients.factors.tape import NormTape
@@ -291,27 +290,6 @@ def test_no_record_adds_more_than_the_clip_in_bfloat16(engine, kind):
         total = made(model, inputs, targets).weighted_sum(weights * torch.eye(4)[record])
         size = torch.cat([value.flatten() for value in total.values()]).double().norm()
         assert (1 - 1e-5) * clip < size < (1 + 1e-5) * clip
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["lstm", "gru", "tanh"])
-def test_traced_into_one_program(kind):
-    """No value is read on the way: a step can be compiled, or captured as a CUDA graph."""
-    model = Reads(KINDS[kind](3, 5, batch_first=True))
-    engine = BookKeeping(model, squares)
-
-    def step(values, inputs, targets):
-        gradients = engine(values, inputs, targets)
-        return gradients.norms, gradients.weighted_sum(1 / gradients.norms)
-
-    programs = []
-    compiled = Compiled(step, lambda graph, _: programs.append(graph) or graph)
-    values = {name: value.detach() for name, value in model.named_parameters()}
-    for _ in range(2):
-        batch = torch.randn(4, 3, 3), torch.randn(4)
-        found, expected = compiled(values, *batch), step(values, *batch)
-        torch.testing.assert_close(found, expected)
-    assert len(programs) == 1
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "tanh", "relu"])

@@ -19,7 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import override
 
-from prudent._torch_private import is_traced, pytree
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.training.gradients.capture import Capture, checkpoints_become, without_checkpoint
 from prudent.training.gradients.factors.contributions import Dense, by_record
@@ -246,10 +246,7 @@ class Engine(ABC):
 
     def _guard(self) -> EscapedTensorGuard:
         """The context of a pass."""
-        # Tracing replaces members of torch's classes for as long as it lasts. That is no change of
-        # the model, for which a compiled program would have to be made again.
-        traced = HostState(model=self.model, loss=self.loss) if is_traced() else self.host
-        return EscapedTensorGuard(self.model, traced, self.host.choices)
+        return EscapedTensorGuard(self.model, self.host)
 
     def __call__(self, parameters: Parameters, inputs: Any, targets: Any) -> Gradients:
         """Run one physical batch forward and backward.

@@ -2,8 +2,8 @@
 
 A release must be a function of its records and of what is public. Two things stand in the way:
 
-- A program that was captured or compiled repeats what Python did when it was made, so it is good
-  only while everything is as it was then.
+- A captured graph repeats what Python did when it was made, so it is good only while everything
+  is as it was then.
 - How often forward runs in a step depends on the drawn records: on the number of chunks, and on
   records that a kernel rejects. Whatever one run leaves behind must not reach the next.
 
@@ -465,7 +465,6 @@ class EscapedTensorGuard:
     Args:
         model: The model. Its buffers must not change; its attributes are named in the error.
         host: The state of the model and the loss, which is restored.
-        choices: What the model has decided by tensors that hold nothing of records.
 
     Guarantee:
         If the context ends without an error, no tracked tensor is alive, wherever it was kept, no
@@ -474,8 +473,8 @@ class EscapedTensorGuard:
         reveals how many passes a batch took.
     """
 
-    def __init__(self, model: nn.Module, host: HostState, choices: dict[Any, Any]) -> None:
-        self._model, self._host, self.choices = model, host, choices
+    def __init__(self, model: nn.Module, host: HostState) -> None:
+        self._model, self.host = model, host
         self._kept = host.kept()
         self._noted: list[weakref.ref[Tensor]] = []
         self._versions = {
@@ -496,8 +495,8 @@ class EscapedTensorGuard:
                 self._refuse()
         finally:
             self._kept.__exit__(None, None, None)
-        same = kind is not None or self._host.kept_all or self._host.holds()
-        written = [] if same else self._host.written()
+        same = kind is not None or self.host.kept_all or self.host.holds()
+        written = [] if same else self.host.written()
         if written:
             raise KeptRecordError(_CHANGED.format("tensor", written))
 

@@ -7,7 +7,7 @@ Below vmap each of them fills a tensor whose rows are the records, and every row
 seed of its record and the number of the call. What a record draws is then a function of its seed
 alone, whichever records stand beside it, and running a batch again repeats it.
 
-This is done on the CPU, in eager mode. Elsewhere, and in operations that are not known here, the
+This is done on the CPU. Elsewhere, and in operations that are not known here, the
 default generators are used, which a private step seeds; `keystream` proves what both give.
 
 `Replay` runs a batch again with the same dropout and in the same precision.
@@ -30,7 +30,6 @@ from torch.nn import functional
 from prudent._torch_private import (
     TorchDispatchMode,
     get_unwrapped,
-    is_traced,
     maybe_get_level,
     pytree,
 )
@@ -44,8 +43,8 @@ def is_capturing() -> bool:
 
 def restarting(device: torch.device) -> Callable[[], None]:
     """A function that sets torch's default generators back to where they are now."""
-    if is_capturing() or is_traced():
-        return lambda: None  # nothing is run twice in a captured or a traced step
+    if is_capturing():
+        return lambda: None  # nothing is run twice in a captured step
     return Replay(device).restart
 
 
@@ -63,8 +62,6 @@ class Replay:
                 "A CUDA graph cannot repeat random numbers, as running a part of the model again "
                 "must. Set Execution(cuda_graph=False)."
             )
-        if is_traced():
-            raise RuntimeError("A traced program would not repeat its random numbers.")
         kind = device.type
         self._autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         self._devices = [device] if device.type == "cuda" else []
@@ -190,7 +187,7 @@ def _states() -> tuple[Any, ...]:
 class Branches:
     """The branches that a step took by numbers drawn on the host, as when it skips a layer.
 
-    A captured or compiled program repeats them, so it is good for the steps that take them again:
+    A captured graph repeats them, so it is good for the steps that take them again:
     before each of them the numbers are drawn and compared anew.
     """
 
@@ -237,10 +234,6 @@ class Branches:
         kind = self._numbers[found[0]].dtype
         self._taken.append((found[0], kind, func, args[-1], bool(result)))
         return result
-
-    def include(self, other: "Branches") -> None:
-        """Take those of another program, which this one repeats as a part."""
-        self._taken += other._taken
 
     def now(self) -> tuple[bool, ...]:
         """The outcomes that the same comparisons have in the present step."""
@@ -309,7 +302,7 @@ class Draws:
         while maybe_get_level(row) != -1:
             row = get_unwrapped(row)
         self._rows = row
-        own = row.device.type == "cpu" and not is_traced()
+        own = row.device.type == "cpu"
         self._is_own = own and self.streams is not None
         self._mode: _Drawing | None = None
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from prudent._torch_private import batch_norm, is_traced, norm_base, pytree
+from prudent._torch_private import batch_norm, norm_base, pytree
 from prudent.training.gradients.host_state import KeptRecordError
 from prudent.training.gradients.record_streams import active_streams, again
 
@@ -264,8 +264,6 @@ class RejectedRecords:
     """
 
     def __init__(self, run: Run, batch: Any, model: nn.Module) -> None:
-        if is_traced():
-            raise RuntimeError("A record was refused while the step was traced.")
         first = next(leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
         with torch.random.fork_rng([first.device] if first.is_cuda else []):
             self._record = _accepted(run, batch, model)

@@ -12,8 +12,8 @@
 - Hugging Face models are told that they run on a record whose values cannot be branched on. They
   look whether a mask hides anything, to skip it if not; they ask first whether a tensor is being
   traced, and then keep the mask, which gives the same result. They also look whether the positions,
-  which all records share, are those of several packed sequences. While a step is captured or
-  compiled nothing can be looked at, so the answer that the same shape got before is given again;
+  which all records share, are those of several packed sequences. While a step is captured
+  nothing can be looked at, so the answer that the same shape got before is given again;
   otherwise a mask would be made where none is needed.
 """
 
@@ -33,7 +33,6 @@ from torch.overrides import TorchFunctionMode
 from prudent._torch_private import (
     fused_weight_norm,
     is_record,
-    is_traced,
     nested_tensor_from_mask_left_aligned,
 )
 from prudent.training.gradients.factors.experts import histogram, one_by_one
@@ -383,7 +382,7 @@ def _decided_once(choices: dict[Any, Any]) -> Callable[[Any], Any]:
                 return decide(*args, **options)
             shapes = (each.shape if isinstance(each, Tensor) else repr(each) for each in given)
             key = decide.__name__, *shapes
-            if not (is_capturing() or is_traced()) or key not in choices:
+            if not is_capturing() or key not in choices:
                 choices[key] = decide(*args, **options)
             return choices[key]
 
@@ -446,7 +445,7 @@ class FunctionInterceptor(TorchFunctionMode):
         """Start watching."""
         super().__enter__()  # type: ignore[no-untyped-call]
         device = self._draws.row.device
-        self._contexts.enter_context(records_are_traced(self._guard.choices, device))
+        self._contexts.enter_context(records_are_traced(self._guard.host.choices, device))
         if "torch._dynamo" in sys.modules:
             # Compiled parts of the model run as they are: their kernels know nothing of records.
             self._contexts.enter_context(torch.compiler.set_stance("force_eager"))

@@ -23,8 +23,8 @@ from prudent.records.containers import declared_form
 from prudent.records.people import Unit
 from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
+from prudent.training.captured import Captured
 from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
-from prudent.training.compiled import Captured
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Purpose
 from prudent.training.parallel.processes import Processes, unwrapped
@@ -159,7 +159,6 @@ class Run:
             corrupt=hook_of(corrupt, records.count, device),
             key=key,
             cuda_graph=False if whole or execution.recompute else execution.cuda_graph,
-            compile=execution.compile,
             processes=processes,
         )
         warn_of_delta(delta, round(step.expected_batch / plan.sampling_rate))  # both are public

@@ -417,7 +417,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             expected_batch=self.plan.sampling_rate * self._count,
             engine=engine,
             key=self._continuity.key,
-            compile=self._compile,
         )
         if self._held_out is not None:
             self._held_out.rehearse(step)

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from prudent._torch_private import is_intercepted
 from prudent.training.gradients.factors.contributions import (
     Dense,
     Form,
@@ -42,7 +41,6 @@ from prudent.training.gradients.factors.products import (
     Product,
     at_least_single,
     multiplies_short,
-    operation,
     precise_product,
     short_product,
     short_products,
@@ -260,11 +258,8 @@ def _has_fast_adjoint(gradient: Tensor) -> bool:
 
 
 def _pieces(count: int, size: int) -> list[slice]:
-    """Slices of `count` images or records of `size` numbers each that fit into the cache.
-
-    A traced step has one slice: a compiler arranges the work itself.
-    """
-    step = max(1, _CACHED // max(1, size)) if not is_intercepted() else count
+    """Slices of `count` images or records of `size` numbers each that fit into the cache."""
+    step = max(1, _CACHED // max(1, size))
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
@@ -399,17 +394,6 @@ def _cuts_factors(*factors: Tensor) -> bool:
     return single and bool(torch.backends.cudnn.allow_tf32)
 
 
-@operation(
-    "prudent::strip_products",
-    "(Tensor rows, Tensor strips, int[] begins, bool short) -> Tensor",
-    like=lambda rows, strips, begins, short: rows.new_empty(
-        rows.shape[0],
-        rows.shape[1],
-        len(begins),
-        strips.shape[1],
-        dtype=torch.promote_types(rows.dtype, torch.float32),
-    ),
-)
 def _strip_products(rows: Tensor, strips: Tensor, begins: Sequence[int], short: bool) -> Tensor:
     """For each offset in `begins`, the rows times that slice of the strips, transposed."""
     if rows.dtype == torch.bfloat16:

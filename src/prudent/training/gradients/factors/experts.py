@@ -23,7 +23,6 @@ from prudent.training.gradients.factors.products import (
     ALIGNED,
     at_least_single,
     finite,
-    operation,
     precise_product,
     whole_products,
 )
@@ -83,13 +82,9 @@ class Routed:
 
 def _takes(rows: Tensor, columns: Tensor) -> bool:
     same = rows.dtype == columns.dtype and rows.dtype in (torch.float32, torch.bfloat16)
-    return same and kernels.fuses(rows, columns, even_traced=True)
+    return same and kernels.fuses(rows, columns)
 
 
-@operation(
-    "prudent::routed_squares",
-    like=lambda rows, columns, ends: at_least_single(rows.new_empty(len(rows))),
-)
 def routed_squares(rows: Tensor, columns: Tensor, ends: Tensor) -> Tensor:
     """The squared norm of each record of `Routed`."""
     if _takes(rows, columns):
@@ -111,12 +106,6 @@ def routed_squares(rows: Tensor, columns: Tensor, ends: Tensor) -> Tensor:
     return torch.cat(squares)
 
 
-@operation(
-    "prudent::routed_sum",
-    like=lambda rows, columns, ends, weights: weights.new_empty(
-        ends.shape[1], rows.shape[2], columns.shape[2]
-    ),
-)
 def routed_sum(rows: Tensor, columns: Tensor, ends: Tensor, weights: Tensor) -> Tensor:
     """The weighted sum of `Routed`; what is not finite counts as zero."""
     if _takes(rows, columns):
@@ -135,10 +124,6 @@ def _by_expert(ends: Tensor, positions: int) -> tuple[Tensor, list[int]]:
     return experts.argsort(stable=True), counted.tolist()
 
 
-@operation(
-    "prudent::grouped_product",
-    like=lambda values, matrices, ends: values.new_empty(*values.shape[:2], matrices.shape[2]),
-)
 def grouped_product(values: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     """Each position of `values`, (records, positions, size), times the matrix of its expert."""
     # No view of another tensor: models add a bias to it in place.

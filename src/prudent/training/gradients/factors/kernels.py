@@ -1,6 +1,6 @@
 """Triton kernels for what a step does to every layer, each in one pass over memory.
 
-Elsewhere torch's operations do it, a pass each, or a compiled step fuses them; see `fuses`.
+Elsewhere torch's operations do it, a pass each; see `fuses`.
 
 torch normalises images on a GPU only with channels first, while its convolutions are faster with
 channels last; copies between the two took a third of a step. So images are kept with their channels
@@ -16,9 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from prudent._torch_private import is_intercepted, is_traced
-from prudent.training.gradients.factors.products import operation
 
 
 class Geometry:
@@ -145,18 +142,10 @@ _LARGE_MATRIX = 1 << 24
 _AT_ONCE = 64  # positions of a record that `record_sums` reads in one step
 
 
-def fuses(*values: Tensor, even_traced: bool = False) -> bool:
-    """Whether the kernels take these tensors: on a GPU, contiguous, and not being compiled.
-
-    Args:
-        values: The tensors.
-        even_traced: Whether the kernel is an operation of its own, which a traced program keeps.
-    """
-    return (
-        all(each.is_cuda and each.is_contiguous() for each in values)
-        and (not is_intercepted() or (even_traced and is_traced()))
-        and work_on(values[0].device)
-    )
+def fuses(*values: Tensor) -> bool:
+    """Whether the kernels take these tensors: on a GPU, and contiguous."""
+    on_device = all(each.is_cuda and each.is_contiguous() for each in values)
+    return on_device and work_on(values[0].device)
 
 
 @cache
@@ -534,9 +523,6 @@ def depthwise_gradients(values: Tensor, gradient: Tensor, geometry: Geometry) ->
     return result
 
 
-@operation(
-    "prudent::weighted_rows", like=lambda values, weights: weights.new_empty(values.shape[1])
-)
 def weighted_rows(values: Tensor, weights: Tensor) -> Tensor:
     """Σᵢ wᵢ valuesᵢ of (records, size) in double precision; what is not finite counts as zero."""
     records, size = values.shape
