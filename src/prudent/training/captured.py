@@ -37,8 +37,6 @@ def kind_of(tree: Any) -> Hashable:
 _WARM_UP = 2
 """Calls that run as they are before a capture."""
 _MOST, _MOST_KEYS = 32, 1 << 10
-_RESULTS = 1 / 8
-"""Share of the device's memory for the results of graphs of one shape: each is a whole model."""
 _LOG = logging.getLogger(__name__)
 
 Split = Callable[[Callable[..., None], tuple[Tensor, ...]], None]
@@ -67,12 +65,15 @@ class Captured:
     default generator, as dropout draws them, follow its seed at every replay, as without a graph.
 
     A graph repeats the branches that the function took by numbers drawn on the host; others that
-    recur get a graph as well, if graphs share memory. Only a few get one, because each keeps its
-    result; further shapes and branches, and functions that cannot be captured, run as they are.
+    recur get a graph as well, if graphs share memory. They also share their results, which may be
+    as large as a model: every graph writes to the result of the first, if the forms are equal. Only
+    some shapes and branches get a graph; others, and functions that cannot be captured, run as they
+    are.
 
     Args:
-        function: Takes and returns trees of tensors on one CUDA device. The tensors of its first
-            argument are read where they are, and must not move between calls. Tensors that it
+        function: Takes and returns trees of tensors on one CUDA device; what it returns is its own,
+            or an argument but the first. The tensors of its first argument are read where they
+            are, and must not move between calls. Tensors that it
             changes in place are changed by every replay; what it does on the host happens once in
             a capture, and not in a replay. If what it depends on there changes, call `clear`.
         generators: Generators that the function draws from, besides torch's default.
@@ -97,6 +98,7 @@ class Captured:
         """Drop all graphs."""
         self._calls: dict[Any, int] = {}
         self._graphs: dict[Any, list[_Graph]] = {}
+        self._result: Any = None  # of the first graph; others overwrite it
         self._pool = torch.cuda.graph_pool_handle() if self._shares else None
 
     def __call__(self, fixed: Any, *arguments: Any) -> Any:
@@ -113,23 +115,26 @@ class Captured:
             # Branches that recur, as with LayerDrop, get graphs of their own.
             path = key, graphs[0].branches.now() if graphs else ()
             calls = self._calls[path] = self._calls.get(path, 0) + 1
-            if calls == _WARM_UP + 1 and self._has_room(graphs):
+            if calls == _WARM_UP + 1 and (self._shares or not graphs) and self._has_room:
                 graph = self._capture(fixed, arguments)
             if graph is None or not graph.branches.holds():
                 return self._function(fixed, *arguments)
             self._graphs[key] = [*graphs, graph]
         return graph.replay(pytree.tree_leaves(arguments))
 
-    def _has_room(self, graphs: "list[_Graph]") -> bool:
-        """Whether one more graph may be kept beside those of the same shape."""
-        if sum(map(len, self._graphs.values())) >= _MOST:
-            return False
-        if not graphs:
-            return True
-        results = pytree.tree_leaves(graphs[0].result)
-        size = sum(leaf.nbytes for leaf in results if isinstance(leaf, Tensor))
-        device = torch.cuda.get_device_properties(torch.cuda.current_device())
-        return self._shares and size * (len(graphs) + 1) <= _RESULTS * device.total_memory
+    @property
+    def _has_room(self) -> bool:
+        return sum(map(len, self._graphs.values())) < _MOST
+
+    def _written(self, result: Any) -> Any:
+        """The result of the first graph, overwritten by one of equal form; or this one itself."""
+        places, tensors = pytree.tree_leaves(self._result), pytree.tree_leaves(result)
+        if not self._shares or _forms(places) != _forms(tensors):
+            return result
+        for place, tensor in zip(places, tensors, strict=True):
+            if isinstance(tensor, Tensor):
+                place.copy_(tensor)
+        return self._result
 
     def _capture(
         self, fixed: Any, arguments: tuple[Any, ...], placing: "PlacedNumbers | None" = None
@@ -147,6 +152,7 @@ class Captured:
                 # which graph is replayed follows from the secret number of chunks.
                 if not torch.equal(host, torch.get_rng_state()):
                     raise RuntimeError("A graph cannot follow a number that is drawn on the host.")
+                result = self._written(result)
         except RuntimeError:  # its text may come from a kernel, so nothing of it is shown
             torch.set_rng_state(host)
             for generator, state in before:
@@ -166,6 +172,7 @@ class Captured:
                 )
             return None
         _LOG.info("The step is replayed as a CUDA graph.")
+        self._result = result if self._result is None else self._result
         return _Graph(parts, fixed, pytree.tree_leaves(inputs), result, branches)
 
 
@@ -284,6 +291,11 @@ def _renew(generator: torch.Generator, state: Tensor) -> None:
     fresh = torch.Generator(generator.device)
     fresh.set_state(state)
     generator.graphsafe_set_state(fresh.graphsafe_get_state())
+
+
+def _forms(leaves: list[Any]) -> list[Any]:
+    """Shapes and types of tensors, and other values themselves."""
+    return [(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in leaves]
 
 
 def _place(leaf: Any) -> Any:

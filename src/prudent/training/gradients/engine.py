@@ -523,14 +523,17 @@ def _placed(model: nn.Module, values: Mapping[str, Tensor]) -> Values:
     torch's own handling of tied weights substitutes twice in a module registered under two names
     and then restores the wrong tensor.
     """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    placed = {name: value for name, value in values.items() if name not in names.values()}
+    names: dict[int, str] = {}
+    placed = {}
     for path, module in model.named_modules():
         for attribute, parameter in module._parameters.items():
-            name = names.get(id(parameter), "")
-            if name in values:
-                placed[f"{path}.{attribute}" if path else attribute] = values[name]
-    return placed
+            if parameter is not None:
+                place = f"{path}.{attribute}" if path else attribute
+                name = names.setdefault(id(parameter), place)
+                if name in values:
+                    placed[place] = values[name]
+    own = set(names.values())
+    return placed | {name: value for name, value in values.items() if name not in own}
 
 
 class BookKeeping(Engine):

@@ -38,6 +38,9 @@ def tensors(tree: Any) -> list[Tensor]:
     return found
 
 
+_LEAF = "AccumulateGrad"
+
+
 def leaves_behind(results: Iterable[Tensor]) -> Iterator[Tensor]:
     """Every leaf tensor that the results depend on through autograd, once each."""
     seen, waiting = set(), []
@@ -46,14 +49,14 @@ def leaves_behind(results: Iterable[Tensor]) -> Iterator[Tensor]:
             yield result
         waiting.append(result.grad_fn)
     while waiting:
-        node = waiting.pop()
+        node: Any = waiting.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
-            yield leaf
-        waiting += [before for before, _ in node.next_functions]
+        if type(node).__name__ == _LEAF:
+            yield node.variable
+        else:
+            waiting.extend([before for before, _ in node.next_functions])
 
 
 def refuse_foreign(
