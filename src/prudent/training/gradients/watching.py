@@ -426,6 +426,14 @@ def _span_masks(device: torch.device) -> Callable[[Any], Any]:
     return lambda _: spans
 
 
+_FACTS = {
+    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point),
+    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "device", "dtype", "is_cuda")),
+}
+"""Functions that return no tensor and depend on no value; a third of all calls."""
+_TABLES = DOMAINS.keys() | DECOMPOSED.keys() | RECURRENT.keys() | RANDOM
+
+
 class FunctionInterceptor(TorchFunctionMode):
     """Makes functions total and tracks every tensor that a model computes from a record.
 
@@ -461,6 +469,8 @@ class FunctionInterceptor(TorchFunctionMode):
     ) -> Any:
         """Call `func`."""
         kwargs = kwargs or {}
+        if func in _FACTS:
+            return func(*args, **kwargs)
         if func is Tensor.requires_grad_ and is_record(args[0]):
             # Some libraries require gradients on the input of a checkpointed part; that is not
             # needed here, and vmap does not allow it.
@@ -469,7 +479,9 @@ class FunctionInterceptor(TorchFunctionMode):
             result = branches.compare(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        if func in DOMAINS:
+        if func not in _TABLES:
+            result = self._apply(func, *args, **kwargs)
+        elif func in DOMAINS:
             result = DOMAINS[func](partial(self._call, func), *args, **kwargs)
         elif func in DECOMPOSED:
             result = DECOMPOSED[func](self._call, *args, **kwargs)
