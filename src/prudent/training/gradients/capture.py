@@ -33,7 +33,6 @@ from torch.utils.checkpoint import checkpoint
 
 from prudent._torch_private import get_unwrapped, maybe_get_level, pytree
 from prudent.training.gradients.factors.layers import Expand
-from prudent.training.gradients.factors.recurrent import scan_on
 from prudent.training.gradients.factors.rules import (
     GROUPED,
     RECORD_RULES,
@@ -160,7 +159,6 @@ class Capture(FunctionInterceptor):
         super().__init__(guard, draws)
         guard.note(record)
         self._tape = tape
-        self._scan = scan_on(tape)
         self._record = record
         self._hold = hold
         self._level = maybe_get_level(record)

@@ -36,7 +36,7 @@ from prudent._torch_private import (
     nested_tensor_from_mask_left_aligned,
 )
 from prudent.training.gradients.factors.experts import histogram, one_by_one
-from prudent.training.gradients.factors.recurrent import RECURRENT, Scan, step_by_step
+from prudent.training.gradients.factors.recurrent import RECURRENT
 from prudent.training.gradients.factors.rules import GROUPED
 from prudent.training.gradients.host_state import EscapedTensorGuard
 from prudent.training.gradients.record_streams import (
@@ -316,6 +316,7 @@ DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.rand: shared_choice,
     fused_weight_norm: weight_norm,
     **{each: placed_number(each) for each in (torch.tensor, Tensor.to, Tensor.cuda)},
+    **RECURRENT,
 }
 """Maps a function to one that takes `call`, which calls other functions in its place."""
 
@@ -431,7 +432,7 @@ _FACTS = {
     *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "device", "dtype", "is_cuda")),
 }
 """Functions that return no tensor and depend on no value; a third of all calls."""
-_TABLES = DOMAINS.keys() | DECOMPOSED.keys() | RECURRENT.keys() | RANDOM
+_TABLES = DOMAINS.keys() | DECOMPOSED.keys() | RANDOM
 
 
 class FunctionInterceptor(TorchFunctionMode):
@@ -446,7 +447,6 @@ class FunctionInterceptor(TorchFunctionMode):
         super().__init__()
         self._draws = draws
         self._guard = guard
-        self._scan: Scan = step_by_step
         self._contexts = ExitStack()
 
     def __enter__(self) -> Self:
@@ -485,8 +485,6 @@ class FunctionInterceptor(TorchFunctionMode):
             result = DOMAINS[func](partial(self._call, func), *args, **kwargs)
         elif func in DECOMPOSED:
             result = DECOMPOSED[func](self._call, *args, **kwargs)
-        elif func in RECURRENT:
-            result = RECURRENT[func](self._call, self._scan, *args, **kwargs)
         else:
             result = self._call(func, *args, **kwargs)
         self._guard.note(result)
