@@ -430,14 +430,7 @@ def test_a_label_out_of_range_does_not_end_the_process(graph):
     targets[17] = 918273
     plan = Plan(sampling_rate=RATE, steps=12, aggregation=RULES["gaussian"])
     execution = Execution(device="cuda", seed=3, cuda_graph=graph)
-    fitted = fit(
-        plan,
-        network(),
-        cross_entropy,
-        (inputs, targets),
-        execution=execution,
-        lr=0.1,
-    )
+    fitted = fit(plan, network(), cross_entropy, (inputs, targets), execution=execution, lr=0.1)
     assert weights(fitted.model).isfinite().all()
 
 

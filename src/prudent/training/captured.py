@@ -197,12 +197,7 @@ class PlacedNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Parts:
-    """Captures what is done in a context as graphs, divided where a step waits for others.
-
-    Args:
-        pool: The memory of the graphs, which are replayed one after another.
-        generators: Generators that are drawn from, besides torch's default.
-    """
+    """Captures what is done in a context as graphs, divided where a step waits for others."""
 
     def __init__(self, pool: Any, generators: Sequence[torch.Generator]) -> None:
         self._pool, self._generators = pool, generators

@@ -281,9 +281,6 @@ def within_memory(
     how long one of them is. The new one is raised outside the handler (and this is a function, not
     a context), so that not even `__context__` refers to it. It names the argument that sets how
     many records are processed at once, and its value, which is public.
-
-    Raises:
-        ArgumentError: If memory ran out. The sum of the step was not released.
     """
     try:
         return act()

@@ -236,10 +236,7 @@ class Step:
         for parameter in parameters.values():
             parameter.grad = None  # as large as the model, and not needed from now on
         sharded = any(map(is_sharded, parameters.values()))
-        with (
-            without_gathering(self.model) if sharded else nullcontext(),
-            self._drawn.seeded(),
-        ):
+        with without_gathering(self.model) if sharded else nullcontext(), self._drawn.seeded():
             most = self.processes.largest(record_ids(chunks))
             values = self._whole(parameters | dict(self.model.named_buffers()))
             released = self._run_on(values, self.trim, tuple(chunks), words, most)

@@ -14,10 +14,7 @@ from prudent.training.keystream import Key
 from tests.training.gradients.oracle import alone, cross_entropy
 
 PLAN = Plan(
-    sampling_rate=0.1,
-    steps=100,
-    expected_batch=8,
-    aggregation=Sum(clip=1.0, noise_multiplier=1.0),
+    sampling_rate=0.1, steps=100, expected_batch=8, aggregation=Sum(clip=1.0, noise_multiplier=1.0)
 )
 
 

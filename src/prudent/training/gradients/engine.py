@@ -255,10 +255,6 @@ class Engine(ABC):
             parameters: Values by name, as in `model.named_parameters()`, or the model itself.
             inputs: A tensor, or a tuple, list or dictionary of them.
             targets: Any tree of tensors that `loss` understands.
-
-        Raises:
-            ValueError: If nothing is trained, a layer mixes records, the tensors disagree on the
-                number of records, or the loss is not one value per record.
         """
         return self.read(parameters, lambda: (inputs, targets))
 
@@ -318,10 +314,6 @@ class Engine(ABC):
 
         Only the shapes and types of the batch are used, so neither reveals anything about its
         records, and the states of torch's default generators are restored.
-
-        Raises:
-            ValueError: If a layer mixes records or does not fit them, the loss is not one value per
-                record, or either depends on what earlier calls left behind.
         """
         device = next(self.model.parameters()).device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):

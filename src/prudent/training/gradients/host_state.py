@@ -312,14 +312,7 @@ class HostState:
 
 
 class _Part:
-    """Named values that can change together: the entries of one container, or one state.
-
-    Args:
-        now: Returns the present values by their keys.
-        put: Puts earlier ones back; None: they cannot be put back.
-        named: The name of a key, for messages.
-        skip: Keys that are looked after elsewhere.
-    """
+    """Named values that can change together: the entries of one container, or one state."""
 
     __slots__ = "before", "named", "now", "put", "skip"
 
@@ -506,11 +499,7 @@ class EscapedTensorGuard:
         self._noted += [weakref.ref(tensor) for tensor in found if is_record(tensor)]
 
     def _refuse(self) -> None:
-        """Raise an error if anything was left behind.
-
-        Raises:
-            KeptRecordError: Names the place, if it is an attribute of the model.
-        """
+        """Raise an error if anything was left behind."""
         changed = [name for name, (buffer, v) in self._versions.items() if buffer._version != v]
         if changed:
             raise KeptRecordError(_CHANGED.format("buffer", changed))
@@ -561,9 +550,6 @@ def check_repeatable(
     The state after the first run is kept, such as what a model computes once for all. Later runs
     begin with it, whatever they change (`EscapedTensorGuard`). A change on which no result depends,
     such as a counter, does no harm; any other would be undone without a word.
-
-    Raises:
-        KeptRecordError: Names what changed.
     """
     restart, found = restarting(device), []
     with host.advancing(), _SAME_STREAMS.active():

@@ -27,12 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from prudent._torch_private import (
-    TorchDispatchMode,
-    get_unwrapped,
-    maybe_get_level,
-    pytree,
-)
+from prudent._torch_private import TorchDispatchMode, get_unwrapped, maybe_get_level, pytree
 from prudent.training.gradients.factors.contributions import by_record
 
 
@@ -217,11 +212,7 @@ class Branches:
         self._numbers.append(number)
 
     def compare(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """The result of a function of drawn numbers; NotImplemented if none of them is given.
-
-        Raises:
-            RuntimeError: If more is done with one than to compare it with a public number.
-        """
+        """The result of a function of drawn numbers; NotImplemented if none of them is given."""
         if not self._numbers:
             return NotImplemented
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -356,11 +347,7 @@ def rows_of(batch: Any) -> Tensor:
 
 
 class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Executes random operations with one generator state per record.
-
-    Args:
-        draws: Numbers the calls.
-    """
+    """Executes random operations with one generator state per record."""
 
     def __init__(self, draws: Draws) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -69,11 +69,7 @@ def unsupported(model: nn.Module) -> Iterator[Unsupported]:
 
 
 def refuse_unsupported(model: nn.Module) -> None:
-    """Raise an error for the first unsupported layer.
-
-    Raises:
-        ValueError: Names the layer and what to use instead.
-    """
+    """Raise an error for the first unsupported layer."""
     for layer in unsupported(model):
         raise ValueError(f"Expected layers that keep records apart, got {layer}")
 

@@ -218,11 +218,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """Bags of equal size, the rows of a matrix of tokens, reduced as torch does.
-
-    Raises:
-        ValueError: If the bags of a record are given by offsets, which decide about shapes.
-    """
+    """Bags of equal size, the rows of a matrix of tokens, reduced as torch does."""
     if not is_record(input):
         rest = norm_type, scale_grad_by_freq, mode, sparse, per_sample_weights
         result: Tensor = call(

@@ -185,11 +185,7 @@ def one_by_one(mat_a: Tensor, mat_b: Tensor, *, offs: Tensor, **options: Any) ->
 
 
 def histogram(
-    call: Callable[..., Any],
-    input: Tensor,
-    bins: int = 100,
-    min: float = 0,
-    max: float = 0,
+    call: Callable[..., Any], input: Tensor, bins: int = 100, min: float = 0, max: float = 0
 ) -> Tensor:
     """`torch.histc` between public bounds, for which vmap has no rule."""
     if min == max:
