@@ -347,17 +347,8 @@ class Capture(FunctionInterceptor):
             ) from error
 
 
-def _refuse_batch_statistics(
-    input: Tensor,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    *rest: Any,
-    **options: Any,
-) -> None:
-    if training:
+def _refuse_batch_statistics(*args: Any, **options: Any) -> None:
+    if options.get("training", len(args) > 5 and args[5]):
         raise ValueError(
             "Expected every record to have a gradient of its own, got batch normalisation in "
             "training mode, which mixes records. Replace it by torch.nn.GroupNorm, or call .eval() "

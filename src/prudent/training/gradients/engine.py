@@ -267,7 +267,7 @@ class Engine(ABC):
             # Saved before reading: a data set may draw random numbers, and must draw the same
             # again.
             replay = Replay(device) if self.recompute else None
-        batch = _without_graph(read())
+        batch = self._batch(read())
         if self._count(*batch) == 0:
             return NoRecords(trained)
         with native_products(), self._precision(device):
@@ -282,7 +282,7 @@ class Engine(ABC):
 
         def run_again(weights: Tensor) -> tuple[Tensor, Values]:
             with native_products(), replay.again(), again(streams):
-                batch = _without_graph(read())
+                batch = self._batch(read())
                 check_same(sketch(batch), before, 1e-5)
                 inputs, targets = batch if rejected is None else rejected.replaced(batch)
                 losses, total = self._sum(trained, fixed, inputs, targets, weights)
@@ -291,6 +291,12 @@ class Engine(ABC):
                 return losses, total
 
         return Recomputed(run_again, norms, losses, replay.near)
+
+    @staticmethod
+    def _batch(batch: tuple[Any, Any]) -> tuple[Any, Any]:
+        """The batch detached from autograd: gradients of inputs are not needed."""
+        plain: tuple[Any, Any] = pytree.tree_map_only(Tensor, torch.detach, batch)
+        return plain
 
     def _precision(self, device: torch.device) -> AbstractContextManager[Any]:
         if self.autocast is None:
@@ -304,7 +310,7 @@ class Engine(ABC):
         if self._count(inputs, targets) == 0:
             empty = {name: v.detach().new_zeros(0, *v.shape) for name, v in trained.items()}
             return Formed(empty, NoRecords(trained).losses)
-        batch = _without_graph((inputs, targets))
+        batch = self._batch((inputs, targets))
         device = next(iter(trained.values())).device
         with native_products(), self._precision(device):
             return self._answered(lambda batch: self._form(trained, fixed, *batch), batch)
@@ -445,13 +451,6 @@ class Engine(ABC):
         return functional_call(_Running(self.model), placed, (run,), tie_weights=False)
 
 
-def _without_graph(batch: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The batch detached from autograd, since gradients of inputs are not needed."""
-    plain: tuple[Any, Any]
-    plain = pytree.tree_map_only(Tensor, lambda t: t.detach() if t.requires_grad else t, batch)
-    return plain
-
-
 class _Running(nn.Module):
     """A module that wraps the model, to run any function with substituted parameters."""
 
@@ -549,47 +548,41 @@ class BookKeeping(Engine):
 
     def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
         tape = NormTape(trained, keep=True, slots=self._slots_of(inputs, targets))
-        return _Kept(tape, *self._recorded(tape, fixed, inputs, targets))
+        with self._taped(tape, fixed, inputs, targets) as losses:
+            return _Kept(tape, tape.norms(losses), losses)
 
     def _norms(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any
     ) -> tuple[Tensor, Tensor]:
         tape = NormTape(trained, keep=False, slots=self._slots_of(inputs, targets))
-        return self._recorded(tape, fixed, inputs, targets)
-
-    def _recorded(
-        self, tape: NormTape, fixed: Values, inputs: Any, targets: Any
-    ) -> tuple[Tensor, Tensor]:
-        losses = self._collect(tape, fixed, inputs, targets)
-        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+        with self._taped(tape, fixed, inputs, targets) as losses:
             return tape.norms(losses), losses
 
     def _sum(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
     ) -> tuple[Tensor, Values]:
         tape = SumTape(trained, weights, self._slots_of(inputs, targets))
-        losses = self._collect(tape, fixed, inputs, targets)
-        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+        with self._taped(tape, fixed, inputs, targets) as losses:
             return losses, tape.sums()
 
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
         tape = FormTape(trained, count_records(inputs, targets), self._slots_of(inputs, targets))
-        losses = self._collect(tape, fixed, inputs, targets)
-        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+        with self._taped(tape, fixed, inputs, targets) as losses:
             return Formed(tape.formed(), losses)
 
-    def _collect(self, tape: Tape, fixed: Values, inputs: Any, targets: Any) -> Tensor:
-        """Fill the tape with one forward and one backward pass; return the losses by person."""
-        with self._guard() as guard:
-            with torch.enable_grad():
-                losses = self._forward(tape, fixed, inputs, targets, guard)
-                # Autocast is for the model only: norms that bound a sensitivity must not be rounded
-                # to it.
-                with torch.autocast(losses.device.type, enabled=False):
-                    tape.collect(losses)
+    @contextmanager
+    def _taped(self, tape: Tape, fixed: Values, inputs: Any, targets: Any) -> Iterator[Tensor]:
+        """Fill the tape with one forward and one backward pass; yield the losses by person.
+
+        Autocast is for the model only: norms that bound a sensitivity must not be rounded to it.
+        """
+        with self._guard() as guard, torch.enable_grad():
+            losses = self._forward(tape, fixed, inputs, targets, guard)
+            with torch.autocast(losses.device.type, enabled=False):
+                tape.collect(losses)
             losses = losses.detach()  # the guard ends when the pass has freed its own tensors
-        with torch.autocast(losses.device.type, enabled=False):
-            return by_person(losses, tape.slots).sum(1)
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            yield by_person(losses, tape.slots).sum(1)
 
     def losses(self, parameters: Parameters, inputs: Any, targets: Any) -> Tensor:
         """The loss of each record alone, without gradients; NaN where the model rejects it."""
