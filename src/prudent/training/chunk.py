@@ -44,9 +44,6 @@ class Chunk(NamedTuple):
 class DeferredCheck:
     """A condition on a device that nothing waits for: its error is raised in the next step.
 
-    Args:
-        error: Makes the error.
-
     Guarantee: An error may be late because what it is about does no harm until then: whoever uses
     this has masked it on the device.
     """

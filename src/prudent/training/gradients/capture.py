@@ -136,16 +136,7 @@ def _arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 class Capture(FunctionInterceptor):
-    """Sends every use of a shared, trained tensor together with a record to a `Tape`.
-
-    Args:
-        tape: Receives the contributions.
-        record: Any tensor that depends on the record.
-        hold: Runs a function while the model uses the parameters of the tape.
-        guard: As for `FunctionInterceptor`.
-        draws: As for `FunctionInterceptor`.
-        around: The enclosing capture, if this one captures a checkpointed part of the model.
-    """
+    """Sends every use of a shared, trained tensor together with a record to a `Tape`."""
 
     def __init__(
         self,

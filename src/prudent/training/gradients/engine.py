@@ -88,14 +88,7 @@ class Gradients(ABC):
 
 
 class Recomputed(Gradients):
-    """Gradients of which only the norms are kept; the batch is rerun for the weighted sum.
-
-    Args:
-        run_again: Reruns the batch; maps weights to the losses and the weighted sum.
-        norms: As for all gradients.
-        losses: As for all gradients.
-        near: Largest difference allowed between the losses of the two runs.
-    """
+    """Gradients of which only the norms are kept; the batch is rerun for the weighted sum."""
 
     def __init__(
         self,

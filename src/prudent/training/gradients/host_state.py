@@ -455,10 +455,6 @@ class KeptRecordError(ValueError):
 class EscapedTensorGuard:
     """A context for a pass: rejects a model that keeps a tensor of it, and restores other state.
 
-    Args:
-        model: The model. Its buffers must not change; its attributes are named in the error.
-        host: The state of the model and the loss, which is restored.
-
     Guarantee:
         If the context ends without an error, no tracked tensor is alive, wherever it was kept, no
         buffer of the model was changed, and the state on the host is what it was, also if the pass

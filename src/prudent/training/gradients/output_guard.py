@@ -305,11 +305,7 @@ def _ordered(node: Node) -> list[Node]:
 
 
 class Replay:
-    """Runs again how a tensor was made, on made-up records.
-
-    Args:
-        node: How it was made.
-    """
+    """Runs again how a tensor was made, on made-up records."""
 
     def __init__(self, node: Node) -> None:
         self._nodes = _ordered(node)

@@ -279,13 +279,7 @@ def again(streams: RecordStreams | None) -> AbstractContextManager[None]:
 
 
 class Draws:
-    """The random calls of one pass over a batch, in order.
-
-    Args:
-        row: The place of the record in the batch, as the model would see it: a tensor under vmap.
-        streams: The streams of the batch; those that are active unless given.
-        number: Number of random calls before.
-    """
+    """The random calls of one pass over a batch, in order."""
 
     def __init__(self, row: Tensor, streams: RecordStreams | None = None, number: int = 0) -> None:
         self.row, self.number = row, number

@@ -247,11 +247,6 @@ def made_up(batch: Any, records: int, *, varied: bool) -> Any:
 class RejectedRecords:
     """The records of a batch that fail, and a made-up record that replaces them.
 
-    Args:
-        run: The function that fails on some record.
-        batch: The batch.
-        model: The model that it runs, which the error names.
-
     Attributes:
         refused: True for the records that fail on their own.
 

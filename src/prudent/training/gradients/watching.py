@@ -319,12 +319,7 @@ DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
 
 @contextmanager
 def records_are_traced(choices: dict[Any, Any], device: torch.device) -> Iterator[None]:
-    """Let Hugging Face models treat the tensors of a record as tensors without values.
-
-    Args:
-        choices: What was decided by other tensors, which a program repeats.
-        device: Where the records are.
-    """
+    """Let Hugging Face models treat the tensors of a record as tensors without values."""
 
     def or_a_record(is_fake: Callable[[Any], bool]) -> Callable[[Any], bool]:
         return lambda tensor: is_fake(tensor) or (isinstance(tensor, Tensor) and is_record(tensor))
@@ -432,12 +427,7 @@ _TABLES = DOMAINS.keys() | DECOMPOSED.keys() | RANDOM
 
 
 class FunctionInterceptor(TorchFunctionMode):
-    """Makes functions total and tracks every tensor that a model computes from a record.
-
-    Args:
-        guard: Tracks these tensors.
-        draws: Makes the random calls of the model.
-    """
+    """Makes functions total and tracks every tensor that a model computes from a record."""
 
     def __init__(self, guard: EscapedTensorGuard, draws: Draws) -> None:
         super().__init__()

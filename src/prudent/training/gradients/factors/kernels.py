@@ -229,11 +229,6 @@ def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tenso
 
     Single-precision factors are truncated to TF32 as they are read.
 
-    Args:
-        rows: Shape (batch, positions, size), contiguous, in single precision or bfloat16.
-        columns: The same type, with a size of its own.
-        scales: Factors of the last three sums.
-
     Returns:
         Shape (batch, `tile_pairs`, 4), to be summed over the second axis.
     """
