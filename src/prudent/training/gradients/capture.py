@@ -3,21 +3,12 @@
 The model runs under `torch.vmap`, so it sees a batch of one record, and records cannot interact: by
 construction, each gradient is that of its own record's loss, however the model permutes axes. Under
 vmap a tensor either depends on the record or is shared. A shared tensor that requires a gradient is
-a parameter or was derived from parameters alone. Wherever such a tensor is combined with a record,
-`Capture` intercepts the call:
+a parameter or was derived from parameters alone. Wherever one is combined with a record, `Capture`
+calls a rule of `rules`, which keeps the factors of per-example gradients, or gives the function one
+copy of the tensor per record (an expanded view), whose gradient is the per-example gradient.
 
-- linear maps, convolutions, embeddings and normalisations go through `rules`, which keep the
-  factors of their per-example gradients;
-- any other function receives one copy of the shared tensor per record (an expanded view, no
-  memory), and autograd's gradient of that copy is the per-example gradient.
-
-The model and its parameters are not modified, and no module is renamed or replaced.
-
-Checkpointed parts are recomputed in the backward pass instead of stored. `torch.utils.checkpoint`
-does not work under vmap, which has ended by then, so a part is wrapped as one autograd function of
-plain tensors. It keeps only its inputs; its backward enters vmap again, runs the part on them with
-the same random numbers, and backpropagates through that run, which sends the contributions to the
-tape.
+`torch.utils.checkpoint` does not work under vmap. A checkpointed part becomes one autograd function
+of plain tensors, whose backward enters vmap again and runs the part with the same random numbers.
 """
 
 from collections.abc import Callable, Iterator

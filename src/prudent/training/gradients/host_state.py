@@ -1,14 +1,9 @@
 """What a model and its loss compute with besides tensors they are given: their state on the host.
 
-A release must be a function of its records and of what is public. Two things stand in the way:
-
-- A captured graph repeats what Python did when it was made, so it is good only while everything
-  is as it was then.
-- How often forward runs in a step depends on the drawn records: on the number of chunks, and on
-  records that a kernel rejects. Whatever one run leaves behind must not reach the next.
-
-`HostState` is the one answer to both: it finds everything that the code can read, says whether any
-of it has changed, and puts it back.
+A release must be a function of its records and of what is public. But a captured graph repeats what
+Python did when it was made; and how often forward runs in a step depends on the drawn records, so
+whatever one run leaves behind must not reach the next. `HostState` finds everything that the code
+can read, says whether any of it has changed, and puts it back.
 """
 
 import functools

@@ -1,16 +1,11 @@
 """Random numbers of a model, drawn for each record from a stream of its own.
 
-A model runs on one record at a time (`torch.vmap`), but what it draws, such as the masks of
-dropout, comes from torch's default generator for all rows at once: remove a record, and every later
-one gets other masks, hence another gradient. So the random operations of a model are intercepted.
-Below vmap each of them fills a tensor whose rows are the records, and every row is filled from the
-seed of its record and the number of the call. What a record draws is then a function of its seed
-alone, whichever records stand beside it, and running a batch again repeats it.
-
-This is done on the CPU. Elsewhere, and in operations that are not known here, the
-default generators are used, which a private step seeds; `keystream` proves what both give.
-
-`Replay` runs a batch again with the same dropout and in the same precision.
+A model runs on one record at a time, but what it draws, such as the masks of dropout, comes from
+torch's default generator for all rows at once: remove a record, and every later one gets other
+masks. So on the CPU the random operations of a model fill every row from the seed of its record and
+the number of the call, whichever records stand beside it; running a batch again repeats it.
+Elsewhere, and in operations that are not known here, the default generators are used, which a
+private step seeds; `keystream` proves what both give.
 """
 
 import functools

@@ -1,20 +1,11 @@
 """Interception of the torch functions that a model calls on one record at a time.
 
-- Functions that reject some values become total, because one odd record must not stop a run: a
-  class index out of range, a token outside the table, a probability outside [0, 1]. The kernels
-  behind them raise an error that quotes the value, or on a GPU terminate the process. Here the
-  value is replaced by an allowed one and the result of this record becomes NaN, which is possible
-  because under vmap each record is a separate call. The gradient of the record is then not finite,
-  so it counts as zero, whatever else is in the batch.
-- Attention layers are opened, so that book-keeping sees the functions they call.
-- An embedding bag becomes an embedding that is summed over each bag: torch's kernel would need one
-  table of gradients per record; an embedding adds a row per token.
-- Hugging Face models are told that they run on a record whose values cannot be branched on. They
-  look whether a mask hides anything, to skip it if not; they ask first whether a tensor is being
-  traced, and then keep the mask, which gives the same result. They also look whether the positions,
-  which all records share, are those of several packed sequences. While a step is captured
-  nothing can be looked at, so the answer that the same shape got before is given again;
-  otherwise a mask would be made where none is needed.
+Functions that reject some values become total, because one odd record must not stop a run: a class
+index out of range, a token outside the table. The kernels behind them raise an error that quotes
+the value, or on a GPU end the process. Here the value is replaced by an allowed one and the result
+becomes NaN for this record alone, as each is a separate call under vmap: its gradient counts as 0.
+Other functions are opened or decomposed so that book-keeping sees what they call, and Hugging Face
+models are told that the values of a record cannot be branched on.
 """
 
 import functools

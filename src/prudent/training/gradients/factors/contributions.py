@@ -1,23 +1,16 @@
 """What one use of a parameter contributes to the per-example gradients, without forming them.
 
 For a layer that multiplies by a matrix, the gradient of a record is Σₜ rowₜ ⊗ columnₜ over
-positions; an embedding adds a row per token; everything else is small enough to be formed. Each
-kind of contribution provides its inner product with another use of the same parameter (so that
-norms of tied parameters include the cross terms), its weighted sum over the records, and, if
-needed, the per-example gradients themselves.
+positions; an embedding adds a row per token; everything else is small enough to be formed.
 
-Under autocast the factors are bfloat16 numbers and are kept as such; if the layers may use TF32,
-they are truncated to it as they are read. The norm and the weighted sum are both computed from
-these same numbers, whose products are exact; see `products`. So the contribution of a record to the
-sum has at most weight times the reported norm, up to rounding, whatever the layer itself rounded.
-Sums over records are in double precision; see `rounding` of `prudent.training`.
+Factors in bfloat16 are kept as such; if the layers may use TF32, they are truncated to it as they
+are read. Norm and weighted sum are both computed from these same numbers, whose products are exact
+(`products`). So the contribution of a record to the sum has at most weight times the reported norm,
+up to rounding, whatever the layer itself rounded. It is computed from the record's own factors
+alone, in the same order whatever stands beside it; sums over records are in double precision.
 
-On a GPU norm and weighted sum of kept factors are single kernels. What a record adds to the
-weighted sum is computed from its own factors alone, in the same order whatever stands beside it.
-
-Several uses of one parameter are merged to few contributions. A cell that is called at every time
-step uses its weights at one position each time. The norm of the sum takes the inner product of
-every pair of uses; as one contribution with many positions it takes one matrix product.
+Several uses of one parameter are merged to few contributions: the norm of their sum takes one
+matrix product instead of the inner products of all pairs.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,13 +1,10 @@
 """Convolutions of any number of dimensions; see `layers` for what their backward provides.
 
-On the CPU a convolution is a matrix product over unfolded patches, channels last. That is faster
-than torch's convolution there and is the form that the gradients need. Patches are unfolded for a
-few images at a time, into memory that is used again and stays in the processor's cache: fetching
-new memory for all of them would take longer than the product. Elsewhere, and with oneDNN on x86,
-torch's convolution runs, and only the backward pass unfolds.
-
-On a GPU large images are kept with their channels last, whatever the model does: cuDNN needs no
-copies for them, and neither do the gradients.
+On the CPU a convolution is a matrix product over unfolded patches, channels last: faster than
+torch's convolution there, and the form that the gradients need. Patches are unfolded for a few
+images at a time, into memory that stays in the processor's cache. Elsewhere, and with oneDNN on
+x86, torch's convolution runs, and only the backward pass unfolds; on a GPU large images are kept
+with their channels last, which cuDNN and the gradients need no copies for.
 """
 
 import math

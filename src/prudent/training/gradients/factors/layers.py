@@ -1,15 +1,10 @@
 """Layers that provide the factors of their parameters' per-example gradients.
 
-Each function here computes what its torch namesake computes, on plain tensors whose first axis is
-the record. Its backward returns only the gradient of the input, and only if one is needed: the
-ordinary parameter gradients, which a private step never uses, are never computed. Their factors are
-passed to `use` callbacks instead.
-
-The first argument of every function is an anchor, a scalar that requires a gradient and receives
-none: it makes autograd visit the layer in the backward pass.
-
-Layer and group normalisation, like torch's own, keep their input and two statistics of it, but not
-the normalised values: those are as large as the input and are recomputed in the backward pass.
+Each function computes what its torch namesake computes, on plain tensors whose first axis is the
+record. Its backward returns only the gradient of the input; the factors of the parameters' are
+passed to `use` callbacks. The first argument is an anchor, a scalar that requires a gradient and
+receives none: it makes autograd visit the layer in the backward pass. Normalised values, as large
+as the input, are recomputed in the backward pass.
 """
 
 from collections.abc import Callable, Sequence
