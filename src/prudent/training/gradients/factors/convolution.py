@@ -183,16 +183,12 @@ class NativeConvolution(Function):
                 weight_use(_kept(cut(rows), values, geometry, shape, product, cut, ctx.last))
             elif ctx.last and shape[1] % ALIGNED == 0:
                 weight_use(_formed_last(rows, widened(values), geometry, shape, product))
-            elif _unfolds_strips(geometry, rows, shape[1:].numel(), images == ctx.records):
-                strips, begins = geometry.strips(widened(values))
-                formed = _strip_products(rows[0].mT, strips, begins, short)
-                weight_use(Dense(formed, lambda m: _from_strips(m, shape)))
             else:
                 axes = range(3 + geometry.dimensions, 3 + 2 * geometry.dimensions)
                 front = list(range(3, 3 + len(axes)))
                 windows = geometry.windows(widened(values)).movedim(list(axes), front)
                 columns = by_record(windows.flatten(3 + len(axes)).flatten(2, 2 + len(axes)))
-                factors = Outer(rows, columns, lambda m: _as_weight(m, shape), product)
+                factors = Outer(rows, columns, lambda m: m.reshape(*m.shape[:-3], *shape), product)
                 weight_use(factors.formed())
         if bias_use:
             bias_use(Dense(total(rows, [2]).movedim(0, 1).flatten(1)))
@@ -219,7 +215,9 @@ def _formed_last(
 ) -> Dense:
     """The per-example gradients of the weight, from images with their channels last."""
     records, size, form = rows.shape[1], math.prod(shape[1:]), geometry.form(shape)
-    if _unfolds_strips(geometry, rows, size, len(values) == records):
+    # Copying whole patches may cost more than one product per row of the kernel.
+    many = len(values) == records and rows.shape[1] * rows.shape[2] * size >= _LARGE
+    if many and geometry.kernel[0] > 1:
         strips, begins = row_strips(values, geometry)
         formed = _strip_products(rows[0].mT, strips.mT, begins, product is short_product)
         return Dense(formed, lambda m: form(m.flatten(-2).unsqueeze(-3)))
@@ -364,25 +362,6 @@ def _settings(geometry: Geometry) -> tuple[Any, ...]:
     nothing = [0] * geometry.dimensions
     sides = geometry.stride, geometry.padding, geometry.dilation
     return *sides, False, nothing, geometry.groups
-
-
-def _as_weight(matrix: Tensor, shape: Sequence[int]) -> Tensor:
-    """(..., groups, outputs of a group, channels of a group · kernel) as (..., *shape)."""
-    return matrix.reshape(*matrix.shape[:-3], *shape)
-
-
-def _from_strips(matrix: Tensor, shape: Sequence[int]) -> Tensor:
-    """(..., outputs, first kernel axis, channels · rest of kernel) as (..., *shape)."""
-    first, rest = shape[2], shape[3:]
-    split = matrix.reshape(*matrix.shape[:-2], first, shape[1], *rest)
-    return split.movedim(-2 - len(rest), -1 - len(rest))
-
-
-def _unfolds_strips(geometry: Geometry, rows: Tensor, size: int, one_image: bool) -> bool:
-    """Whether copying whole patches would cost more than one product per row of the kernel."""
-    patches = rows.shape[1] * rows.shape[2] * size
-    simple = geometry.groups == 1 and one_image and geometry.dimensions > 1
-    return simple and geometry.kernel[0] > 1 and patches >= _LARGE
 
 
 def _cuts_factors(*factors: Tensor) -> bool:

@@ -47,33 +47,6 @@ class Geometry:
         grouped = images, self.groups, channels // self.groups
         return values.reshape(*grouped, *values.shape[2:]).transpose(0, 1)
 
-    def strips(self, values: Tensor) -> tuple[Tensor, list[int]]:
-        """Unfold all axes but the first: (images, channels · rest of kernel, rows · rest of size).
-
-        The patches that start `offset` rows further down are a slice, so offsets along the first
-        axis of the kernel need no copies. Rows that belong to different residues modulo the stride
-        are stored separately. Also returns where the slice of each offset begins. One group only.
-        """
-        kernel, stride, dilation = self.kernel[0], self.stride[0], self.dilation[0]
-        rest = Geometry(
-            [1, *self.kernel[1:]], [1, *self.stride[1:]], [0] * self.dimensions, self.dilation, 1
-        )
-        below = -(values.shape[2] + 2 * self.padding[0]) % stride
-        sides = [(p, p) for p in self.padding]
-        sides[0] = self.padding[0], self.padding[0] + below
-        values = functional.pad(values, [side for pair in reversed(sides) for side in pair])
-        windows = rest.windows(values)[0].squeeze(2 + self.dimensions)
-        kernels = range(2 + self.dimensions, windows.ndim)
-        windows = windows.movedim(list(kernels), list(range(2, 2 + len(kernels))))
-        split = windows.unflatten(2 + len(kernels), (-1, stride))  # type: ignore[no-untyped-call]
-        apart = split.movedim(3 + len(kernels), 2 + len(kernels))
-        rows, positions = apart.shape[3 + len(kernels)], math.prod(apart.shape[4 + len(kernels) :])
-        begins = [
-            (residue * rows + start) * positions
-            for start, residue in (divmod(offset * dilation, stride) for offset in range(kernel))
-        ]
-        return apart.flatten(2 + len(kernels)).flatten(1, -2), begins
-
     def patches(self, values: Tensor) -> Tensor:
         """Patches of shape (groups, images · positions, kernel · channels of a group)."""
         return self.copied(self.overlapping(values))
@@ -460,7 +433,12 @@ def _power(number: int) -> int:
 
 
 def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
-    """As `Geometry.strips`, with channels last: (images, rows · positions, kernel · channels)."""
+    """Patches without their rows: (images, rows · positions, rest of kernel · channels).
+
+    The patches that start `offset` rows further down are a slice, so offsets along the first axis
+    of the kernel need no copies. Rows that belong to different residues modulo the stride are
+    stored separately. Also returns where the slice of each offset begins. One group only.
+    """
     images, channels, height, breadth = values.shape
     (kernel, across), (stride, step) = geometry.kernel, geometry.stride
     positions = geometry.output_size([height, breadth])[1]
