@@ -385,19 +385,6 @@ def group_norm_backward(
     return passed, slopes, shifts
 
 
-def channel_gradients(
-    gradient: Tensor, values: Tensor, means: Tensor, scales: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The gradients of weight and bias of a group normalisation by image, channels first."""
-    images, channels = values.shape[:2]
-    slopes = torch.empty(images, channels, device=values.device)
-    shifts, count = torch.empty_like(slopes), values.numel() // (images * channels)
-    given = gradient, values, means, scales, slopes, shifts
-    group = channels // means.shape[1]
-    _launch("channel_gradients", (images * channels,), *given, count, group, _ADDED_ROW)
-    return slopes, shifts
-
-
 def row_squares(values: Tensor) -> Tensor:
     """Sums of squares of (records, size) in double precision, to be summed over the second axis."""
     records, size = values.shape

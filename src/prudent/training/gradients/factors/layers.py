@@ -19,7 +19,6 @@ from torch.nn import functional
 from prudent._torch_private import suggest_memory_format
 from prudent.training.gradients.factors.contributions import Dense, Use, outer, table_rows
 from prudent.training.gradients.factors.kernels import (
-    channel_gradients,
     fuses,
     group_norm,
     group_norm_backward,
@@ -308,15 +307,7 @@ class GroupNorm(Function):
             return None, change if ctx.needs_input_grad[1] else None, *[None] * 8
         values = at_least_single(values)
         ordered = _ordered(gradient, values)
-        single = torch.float64 not in (gradient.dtype, values.dtype)
-        if not (weight_use or bias_use):
-            pass
-        elif single and fuses(ordered, values):
-            by_image = channel_gradients(ordered, values, mean, scale)
-            for use, part in zip(ctx.uses, by_image, strict=True):
-                if use:
-                    use(Dense(_by_record(part, ctx.records)))
-        else:
+        if weight_use or bias_use:
             # The normalised values are affine in the input, so two sums per channel are enough.
             positions = range(2, values.ndim)
             shifts = total(gradient, positions)
