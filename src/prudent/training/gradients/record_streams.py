@@ -338,6 +338,11 @@ def rows_of(batch: Any) -> Tensor:
 class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Executes random operations with one generator state per record."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not wrapped by torch.compile, which would take longer than most operations."""
+        return False
+
     def __init__(self, draws: Draws) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws = draws
