@@ -7,9 +7,9 @@ The networks are those of `network_cases`, most of them Hugging Face's; the last
 
 Every model has random weights of its usual size; a record is a sequence of 256 tokens or an image.
 A step is forward, backward and an SGD update; ours also has norms, test, trimmed sum and noise.
-Eager is compared with eager and compiled with compiled, in the same precision: bfloat16 under
-autocast, or float32 with TF32 products in the layers. Times are medians; memory is the peak beyond
-the batch. "default" is what `Step` does by itself on a GPU: it replays the step as a CUDA graph.
+Both are in the same precision: bfloat16 under autocast, or float32 with TF32 products in the
+layers. Times are medians; memory is the peak beyond the batch. "default" is what `Step` does by
+itself on a GPU: it replays the step as a CUDA graph.
 "torchrun" is a step of several processes, here of those that torchrun started, else of one alone:
 norms, decision and sum go through NCCL all the same.
 """
@@ -99,7 +99,6 @@ def ours(
     inputs: Any,
     targets: Tensor,
     bf16: bool,
-    compiled: bool,
     graph: bool | None,
     processes: Processes | None = None,
 ) -> Run:
@@ -111,7 +110,6 @@ def ours(
         losses,
         expected_batch=len(targets),
         engine=engine,
-        compile=compiled,
         processes=processes,
         **options,
     )
@@ -156,11 +154,11 @@ def peer(model: nn.Module, inputs: Any, targets: Tensor, bf16: bool) -> Run:
 
 CONTENDERS: dict[str, tuple[str, Callable[..., Run]]] = {
     "plain": ("plain", lambda *args: plain(*args, compiled=False)),
-    "ours, default": ("plain", lambda *args: ours(*args, compiled=False, graph=None)),
-    "ours, no graph": ("plain", lambda *args: ours(*args, compiled=False, graph=False)),
+    "ours, default": ("plain", lambda *args: ours(*args, graph=None)),
+    "ours, no graph": ("plain", lambda *args: ours(*args, graph=False)),
     "ours, torchrun": (
         "plain",
-        lambda *args: ours(*args, compiled=False, graph=None, processes=joined()),
+        lambda *args: ours(*args, graph=None, processes=joined()),
     ),
     "opacus ghost": ("plain", peer),
     "plain, checkpointed": (
@@ -169,7 +167,7 @@ CONTENDERS: dict[str, tuple[str, Callable[..., Run]]] = {
     ),
     "ours, checkpointed": (
         "plain, checkpointed",
-        lambda model, *args: ours(checkpointed(model), *args, compiled=False, graph=False),
+        lambda model, *args: ours(checkpointed(model), *args, graph=False),
     ),
     "plain, FSDP2": (
         "plain, FSDP2",
@@ -177,12 +175,9 @@ CONTENDERS: dict[str, tuple[str, Callable[..., Run]]] = {
     ),
     "ours, FSDP2": (
         "plain, FSDP2",
-        lambda model, *args: ours(
-            divided(model), *args, compiled=False, graph=None, processes=joined()
-        ),
+        lambda model, *args: ours(divided(model), *args, graph=None, processes=joined()),
     ),
     "plain, compiled": ("plain, compiled", lambda *args: plain(*args, compiled=True)),
-    "ours, compiled": ("plain, compiled", lambda *args: ours(*args, compiled=True, graph=None)),
 }
 
 

@@ -9,6 +9,8 @@ at a time during one step. Set OMP_NUM_THREADS=1 before starting to measure one 
 """
 
 import argparse
+import importlib
+import importlib.util
 import statistics
 import warnings
 from collections.abc import Callable
@@ -47,12 +49,13 @@ def peak_mebibytes(run: Callable[[], object]) -> float:
 
 
 def contenders(kind: str, size: int, options: dict[str, int], batch: Tensor) -> dict[str, Step]:
-    from opacus import layers
-
     targets = torch.randint(0, CLASSES, (len(batch),))
-    steps = {}
-    for name, build in [*BUILDS.items(), ("opacus hooks", opacus_hooks)]:
-        made = getattr(layers, f"DP{kind}") if "opacus" in name else getattr(nn, kind)
+    steps, builds = {}, dict.fromkeys(BUILDS, nn)
+    if importlib.util.find_spec("opacus"):
+        builds["opacus hooks"] = importlib.import_module("opacus.layers")
+    for name, layers in builds.items():
+        made = getattr(layers, f"DP{kind}" if "opacus" in name else kind)
+        build = BUILDS.get(name, opacus_hooks)
         torch.manual_seed(0)
         model = Reader(made(size, size, batch_first=True, **options), size)
         model(batch[:1])

@@ -39,7 +39,7 @@ def losses(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, targets, reduction="none")
 
 
-def private(make: Callable[[nn.Module], Engine], *, compile: bool = False) -> Build:
+def private(make: Callable[[nn.Module], Engine]) -> Build:
     def build(model: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
         records = len(targets)
         release = prudent.training.Step(
@@ -48,7 +48,6 @@ def private(make: Callable[[nn.Module], Engine], *, compile: bool = False) -> Bu
             losses,
             expected_batch=records,
             engine=make(model),
-            compile=compile,
         )
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         batch = [prudent.training.Chunk(inputs, targets)]
@@ -57,7 +56,6 @@ def private(make: Callable[[nn.Module], Engine], *, compile: bool = False) -> Bu
             release(batch)
             optimizer.step()
 
-        step()  # a compiled step compiles now
         return step
 
     return build
@@ -147,11 +145,9 @@ def graphed(build: Build) -> Build:
 def contenders(device: str) -> dict[str, Build]:
     book_keeping = private(lambda model: BookKeeping(model, losses))
     materialised = private(lambda model: Materialised(model, losses))
-    compiled = private(lambda model: BookKeeping(model, losses), compile=True)
     builds = {
         "plain": plain,
         "book-keeping": book_keeping,
-        "book-keeping, compiled": compiled,
         "materialised": materialised,
     }
     if importlib.util.find_spec("opacus"):
@@ -160,7 +156,6 @@ def contenders(device: str) -> dict[str, Build]:
         builds |= {
             "plain, graph": graphed(plain),
             "book-keeping, graph": graphed(book_keeping),
-            "book-keeping, compiled, graph": graphed(compiled),
             "materialised, graph": graphed(materialised),
         }
     return builds

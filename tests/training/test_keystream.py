@@ -13,16 +13,7 @@ from scipy import stats
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from prudent.training import (
-    Chunk,
-    Execution,
-    Key,
-    Plan,
-    PoissonSampler,
-    Step,
-    Sum,
-    make_private,
-)
+from prudent.training import Chunk, Execution, Key, Plan, PoissonSampler, Step, Sum, make_private
 from prudent.training.keystream import RARE, WORDS, Purpose, Reader, Stream, normals, uniforms
 from tests.oracles import chacha20
 

@@ -283,7 +283,7 @@ def test_masks_have_their_probability_and_differ():
 
 
 def test_default_generators_are_seeded_with_secret_bits_and_restored():
-    """What is not drawn by record: on a GPU, in compiled steps."""
+    """What is not drawn by record: on a GPU."""
 
     def draw(step: StepRandomness) -> Tensor:
         with step.seeded():

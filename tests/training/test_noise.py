@@ -8,12 +8,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from prudent.accounting import (
-    DiscreteGaussianTest,
-    DiscreteLaplaceTest,
-    GaussianTest,
-    LaplaceTest,
-)
+from prudent.accounting import DiscreteGaussianTest, DiscreteLaplaceTest, GaussianTest, LaplaceTest
 from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step, Sum
 from prudent.training import noise as noise_module
 from prudent.training.keystream import Key, Purpose, Stream, normals

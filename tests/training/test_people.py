@@ -31,10 +31,7 @@ from tests.training.reporting import gathered
 
 PEOPLE, RECORDS, SLOTS, CLIP = 9, 40, 8, 0.3
 EVERYONE = Plan(
-    sampling_rate=1.0,
-    steps=1,
-    aggregation=Sum(clip=CLIP, noise_multiplier=1e-9),
-    expected_batch=7,
+    sampling_rate=1.0, steps=1, aggregation=Sum(clip=CLIP, noise_multiplier=1e-9), expected_batch=7
 )
 
 

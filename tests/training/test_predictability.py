@@ -14,8 +14,6 @@ from torch import nn
 from prudent.training import Execution, Plan, Reporting, Sum, fit
 from prudent.training import step as step_module
 from prudent.training.adapters.federated import RoundRelease
-from prudent.training.keystream import Key
-from prudent.training.noise import HostNoise, StepState
 from prudent.training.rounding import noise_factor
 from tests.oracles import linear_attack as attack
 from tests.training.gradients.oracle import cross_entropy
@@ -103,21 +101,6 @@ def test_the_keystream_does_not():
     ):
         for guess, true in predictions(noise, uniforms, normals):
             assert abs(np.mean(guess * true)) < 5 / np.sqrt(FOLLOWING)
-
-
-def test_a_linear_generator_shows_by_its_recurrence():
-    """Of 41,000 bits of torch's generator the shortest recurrence has the length of its state."""
-    source = torch.Generator()
-    source.seed()
-    old = torch.randn(41_008, dtype=torch.float64, generator=source).numpy()
-    new = torch.zeros(41_008, dtype=torch.float64)
-    HostNoise(Key.random(), new.device).add_(new, torch.ones(()), StepState.start(0.0, new.device))
-    lengths = [
-        attack.shortest_recurrence(attack.planes(drawn, 1)[0].tolist())[1]
-        for drawn in (attack.torch_uniforms(old), attack.keystream_uniforms(new.numpy()))
-    ]
-    assert lengths[0] == 19_937
-    assert abs(lengths[1] - 41_008 / 2) < 50
 
 
 def test_federated_rounds_do_not_either():

@@ -148,10 +148,7 @@ def test_a_blanked_record_is_literally_absent(aggregation, value):
     def released(rows, blank):
         model = network()
         step = Step(
-            plan_of(aggregation, expected_batch=20.0),
-            model,
-            cross_entropy,
-            key=Key.from_seed(11),
+            plan_of(aggregation, expected_batch=20.0), model, cross_entropy, key=Key.from_seed(11)
         )
         outcomes = []
         for _ in range(4):

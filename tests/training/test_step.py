@@ -371,14 +371,7 @@ def ids_of(*parts):
 
 @pytest.mark.parametrize(
     "parts",
-    [
-        [[4] * 20],
-        [[1, 2, 2]],
-        [[2, 1, 2]],
-        [[1, 5], [5, 6]],
-        [[1, -1, 1]],
-        [[7], [-1], [7]],
-    ],
+    [[[4] * 20], [[1, 2, 2]], [[2, 1, 2]], [[1, 5], [5, 6]], [[1, -1, 1]], [[7], [-1], [7]]],
 )
 def test_a_record_that_would_count_twice_is_refused(parts):
     model = network()

@@ -3,7 +3,7 @@
 An aggregation maps per-example gradient norms to weights and a noise level. A clipped, trimmed sum
 is Σ wᵢ gᵢ with weights that depend on the norms alone, so an aggregation needs nothing but the
 norms. Everything here is fixed-shape tensor arithmetic that never reads a value back to the host,
-so a step can be compiled or captured as a CUDA graph.
+so a step can be captured as a CUDA graph.
 
 | case | what happens |
 |---|---|

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.training.compiled import Captured, exchanged, kind_of
+from prudent.training.captured import Captured, exchanged, kind_of
 from prudent.training.gradients.engine import Gradients, Values
 from prudent.training.gradients.record_streams import is_capturing
 
@@ -43,9 +43,6 @@ class Chunk(NamedTuple):
 
 class DeferredCheck:
     """A condition on a device that nothing waits for: its error is raised in the next step.
-
-    Args:
-        error: Makes the error.
 
     Guarantee: An error may be late because what it is about does no harm until then: whoever uses
     this has masked it on the device.
@@ -281,9 +278,6 @@ def within_memory(
     how long one of them is. The new one is raised outside the handler (and this is a function, not
     a context), so that not even `__context__` refers to it. It names the argument that sets how
     many records are processed at once, and its value, which is public.
-
-    Raises:
-        ArgumentError: If memory ran out. The sum of the step was not released.
     """
     try:
         return act()

@@ -23,15 +23,15 @@ What a model draws in a private step, such as the masks of dropout, is from the 
 gradient is a function of the record and of what is drawn for it. There are two ways in which that
 keeps the sensitivity of a clipped sum; a step uses the first where it can.
 
-*One stream per record.* In eager mode on the CPU, every record draws from a stream of its own, a
+*One stream per record.* On the CPU, every record draws from a stream of its own, a
 function of the key, the step and the id of the record. The other records of two neighbouring data
 sets draw the same numbers, so that the sums differ by one clipped gradient, bit for bit. For this
 the numbers need not be secret.
 
-*Secret independent draws.* On a GPU, in compiled steps, and for operations of which the rows cannot
-be told apart, torch's default generators draw row by row. They are seeded for every step, with
-secret bits from the key, and restored afterwards. Then let M be what is drawn for all rows of a
-step, and P and P′ the distributions of the release on neighbouring data sets.
+*Secret independent draws.* On a GPU, and for operations of which the rows cannot be told apart,
+torch's default generators draw row by row. They are seeded for every step, with secret bits from
+the key, and restored afterwards. Then let M be what is drawn for all rows of a step, and P and P′
+the distributions of the release on neighbouring data sets.
 
     The rows of M are independent and identically distributed, and independent of the data, of the
     sampling and of the noise. So M can be coupled: give each record that both data sets share the

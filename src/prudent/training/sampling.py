@@ -341,10 +341,6 @@ class PoissonLoader(DataLoader[Any]):
 
         Args:
             batch: What `drawn` returned when its rows ran forward.
-
-        Raises:
-            ValueError: If it is None, was used, or an older one was not. The message does not say
-                how many were drawn.
         """
         if self._outstanding and self._outstanding[0] is batch:
             self._outstanding.popleft()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError, instance
+from prudent.training.captured import Captured, kind_of
 from prudent.training.chunk import (
     Chunk,
     Corrupt,
@@ -20,7 +21,6 @@ from prudent.training.chunk import (
     repeated_ids,
     valid_rows,
 )
-from prudent.training.compiled import Captured, Compiled, kind_of
 from prudent.training.gradients import BookKeeping, Engine, Gradients
 from prudent.training.gradients.engine import Loss, Values
 from prudent.training.gradients.host_state import settings
@@ -80,28 +80,6 @@ def check_corrupt(corrupt: Corrupt | None) -> None:
         )
 
 
-def check_compilable(
-    processes: int, engine: Engine | None, corrupt: Corrupt | None, device: torch.device
-) -> None:
-    """Raise an error if a step with these arguments cannot be compiled."""
-    if processes > 1:
-        raise ArgumentError(
-            "compile",
-            f"False with {processes} processes, which communicate within a step",
-            got=True,
-        )
-    if engine is not None and engine.recompute:
-        raise ValueError(
-            "Expected recompute or compile, got both: a compiled step would draw new dropout "
-            "masks for the sum, and the norms would not bound it. Leave compile unset."
-        )
-    if corrupt is not None and device.type == "cpu":
-        raise ValueError(
-            "Expected corrupt or compile on the CPU, got both: a corruption may inspect values, "
-            "and a compiled step would run that code only once. Leave compile unset."
-        )
-
-
 class StepOutcome(NamedTuple):
     """The outcome of a step, on the device. Some fields are private and must not be shown.
 
@@ -151,11 +129,6 @@ class Step:
             numbers with one launch, or one for each part between two exchanges of several
             processes. None and True: on every CUDA device. Never done with a sharded model, a
             corruption or a function that reads a chunk.
-        compile: Compile the step into one fused program per batch shape. Compilation takes a minute
-            or two; results change only by rounding and by the masks of dropout, which are
-            then secret but not drawn by record. Worthwhile for long
-            runs on a GPU and for transformers on the CPU. A corruption is traced once, so it must
-            be a function of its arguments alone.
         processes: The processes that release each batch together, as returned by `join`. Each is
             called with its own records; all start from the parameters of the first and get the same
             gradient. Only this process unless given.
@@ -179,7 +152,7 @@ class Step:
         noise: The source of the noise.
         generator: The generator that a corruption draws from, seeded from the key.
         randomness: What the model draws, such as the masks of dropout; from the key as well.
-        programs: The captured and compiled programs; `refresh` drops them when they may be stale.
+        programs: The captured graphs; `refresh` drops them when they may be stale.
     """
 
     def __init__(
@@ -193,7 +166,6 @@ class Step:
         corrupt: Corrupt | None = None,
         key: Key | None = None,
         cuda_graph: bool | None = None,
-        compile: bool = False,
         processes: Processes | None = None,
     ) -> None:
         processes = Processes() if processes is None else processes
@@ -201,8 +173,6 @@ class Step:
         batch = instance(Plan, "a Plan", plan=plan).divisor(expected_batch=expected_batch)
         device = device_of(model)
         check_corrupt(corrupt)
-        if compile:
-            check_compilable(processes.count, engine, corrupt, device)
         # Each process divides its own part, so a different divisor would weight its records
         # differently.
         processes.check_same(plan=repr(plan), expected_batch=batch)
@@ -221,12 +191,9 @@ class Step:
         self.use(given_or_random(key))
         self._rehearsed = False
         self._repeated = repeated_ids()
-        self.programs: list[Compiled | Captured] = []
+        self.programs: list[Captured] = []
         self._made_for: Any = None
         self._run: Callable[..., _Released] = self._release
-        if compile:
-            self._run = compiled = Compiled(self._release)
-            self.programs.append(compiled)
         self._in_turn: SequentialChunks | None = None
         # Steps with batches of the same shape must consist of the same operations.
         repeats = corrupt is None and not self.engine.recompute and not has_shards(model)
@@ -269,10 +236,7 @@ class Step:
         for parameter in parameters.values():
             parameter.grad = None  # as large as the model, and not needed from now on
         sharded = any(map(is_sharded, parameters.values()))
-        with (
-            without_gathering(self.model) if sharded else nullcontext(),
-            self._drawn.seeded(),
-        ):
+        with without_gathering(self.model) if sharded else nullcontext(), self._drawn.seeded():
             most = self.processes.largest(record_ids(chunks))
             values = self._whole(parameters | dict(self.model.named_buffers()))
             released = self._run_on(values, self.trim, tuple(chunks), words, most)

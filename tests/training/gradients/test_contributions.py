@@ -40,13 +40,6 @@ def contributions() -> list[Contribution]:
     ]
 
 
-@pytest.mark.parametrize(("i", "j"), list(itertools.product(range(5), range(5))))
-def test_inner_products(i, j):
-    every = contributions()
-    expected = (every[i].per_example() * every[j].per_example()).sum((1, 2))
-    torch.testing.assert_close(inner(every[i], every[j]), expected)
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_squared_norms_have_all_cross_terms(count):
     for chosen in itertools.combinations(contributions(), count):
@@ -87,12 +80,6 @@ def test_the_smaller_is_kept():
     assert kind(8, 100, 100) is Outer
     assert type(table_rows(torch.zeros(2, 9).long(), random(2, 9, 3), 9)) is Dense
     assert type(table_rows(torch.zeros(2, 9).long(), random(2, 9, 3), 10)) is TableRows
-
-
-def test_half_precision_is_widened():
-    half = torch.ones(1, 2, 3, 4, dtype=torch.bfloat16)
-    assert outer(half, half, shaped).per_example().dtype == torch.float32
-    assert table_rows(torch.zeros(2, 3).long(), half[0], 9).values.dtype == torch.float32
 
 
 @pytest.mark.parametrize("value", [1.0, -3.14159274, 1e30, 1e-30, float("inf"), float("nan")])

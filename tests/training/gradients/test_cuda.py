@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch._inductor
 from torch import nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.gradients.factors import kernels, products
@@ -209,28 +208,6 @@ def test_no_record_adds_more_than_its_clip(dtype, positions, sign):
     assert max(float(total.norm()) for total in alone) <= 1 + SUMS / 2
     together = factors.weighted_sum(1 / norms)
     assert (together - sum(alone)).norm() < 1e-12  # what a record adds depends on no other
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own modules
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_traced_program_has_the_same_operations(dtype):
-    product = products.precise_product if dtype == torch.bfloat16 else products.cut_product
-    factors = [torch.randn(1, 4, 40, size).to(dtype).cuda() for size in (72, 56)]
-    weights = torch.rand(4).cuda()
-
-    def run(rows, columns, weights):
-        kept = Outer(rows, columns, as_it_is, product)
-        return squared_norms([kept]), kept.weighted_sum(weights)
-
-    expected = run(*factors, weights)  # the kernels are tried here, not while tracing
-    graph = make_fx(run)(*factors, weights)
-    called = {str(node.target) for node in graph.graph.nodes}
-    assert {"prudent.factor_sums.default", "prudent.weighted_product.default"} <= called
-    for one, other in zip(graph(*factors, weights), expected, strict=True):
-        torch.testing.assert_close(one, other)
-    compiled = torch._inductor.compile(graph, [*factors, weights])
-    for one, other in zip(compiled(*factors, weights), expected, strict=True):
-        torch.testing.assert_close(one, other)
 
 
 def test_kernel_of_normalisations():

@@ -9,8 +9,6 @@ from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.gradients.factors.experts import (
     Routed,
     grouped_product,
-    routed_squares,
-    routed_sum,
 )
 from tests.training.gradients.oracle import alone, cross_entropy
 
@@ -122,11 +120,14 @@ def test_products_sums_and_norms():
             each[record, expert] = rows[record, place].mT @ columns[record, place]
             product[record, place] = rows[record, place] @ matrices[expert]
     weights = torch.tensor([0.5, 2.0]).double()
-    torch.testing.assert_close(Routed(rows, columns, ends).per_example(), each)
+    routed = Routed(rows, columns, ends)
+    torch.testing.assert_close(routed.per_example(), each)
     torch.testing.assert_close(grouped_product(rows, matrices, ends), product)
-    torch.testing.assert_close(routed_squares(rows, columns, ends), each.square().sum((1, 2, 3)))
+    torch.testing.assert_close(
+        Routed(rows, columns, ends).squared_norms(), each.square().sum((1, 2, 3))
+    )
     total = torch.einsum("m,m...->...", weights, each)
-    torch.testing.assert_close(routed_sum(rows, columns, ends, weights), total)
+    torch.testing.assert_close(routed.weighted_sum(weights), total)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -135,10 +136,11 @@ def test_kernels(dtype):
     rows, columns, ends = factors(dtype)
     there = factors(dtype, "cuda")
     weights = torch.tensor([0.5, 2.0]).double()
-    squares = routed_squares(rows.double(), columns.double(), ends)
-    torch.testing.assert_close(routed_squares(*there).cpu().double(), squares, rtol=1e-5, atol=0)
-    total = routed_sum(rows.double(), columns.double(), ends, weights)
-    torch.testing.assert_close(routed_sum(*there, weights.cuda()).cpu(), total, rtol=0, atol=1e-4)
+    own, on_device = Routed(rows.double(), columns.double(), ends), Routed(*there)
+    squares = on_device.squared_norms().cpu().double()
+    torch.testing.assert_close(squares, own.squared_norms(), rtol=1e-5, atol=0)
+    total = on_device.weighted_sum(weights.cuda()).cpu()
+    torch.testing.assert_close(total, own.weighted_sum(weights), rtol=0, atol=1e-4)
     matrices = torch.randn(3, 72, 40).to(dtype)
     product = grouped_product(rows.double(), matrices.double(), ends)
     near = 1e-3 if dtype == torch.float32 else 0.1

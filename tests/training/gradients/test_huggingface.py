@@ -175,10 +175,7 @@ def test_checkpointed(transformers, name):
 def test_lora(transformers, name, adapted, kept):
     peft = pytest.importorskip("peft")
     settings = peft.LoraConfig(
-        r=2,
-        target_modules=adapted,
-        modules_to_save=kept or None,
-        fan_in_fan_out=name == "gpt2",
+        r=2, target_modules=adapted, modules_to_save=kept or None, fan_in_fan_out=name == "gpt2"
     )
     model = peft.get_peft_model(build(transformers, name, "sdpa"), settings).double().eval()
     trained = {name for name, p in model.named_parameters() if p.requires_grad}

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils import checkpoint as library
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import checkpoint
 
 from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.gradients.factors.tape import NormTape
@@ -100,20 +100,6 @@ class Parts(nn.Module):
 def test_checkpoints_of_every_form(engine):
     model = Parts().double()
     assert_agrees(engine(model, squares), torch.randn(5, 4).double(), torch.randn(5).double(), 5)
-
-
-def test_checkpointed_sequence(engine):
-    layers = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(4)]).double()
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = layers
-
-        def forward(self, x):
-            return checkpoint_sequential(self.layers, 2, x, use_reentrant=False)
-
-    assert_agrees(engine(Model(), squares), torch.randn(5, 4).double(), torch.randn(5).double(), 5)
 
 
 def test_checkpointed_parts_repeat_their_dropout():

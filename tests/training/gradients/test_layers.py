@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from prudent.training.gradients import BookKeeping, Engine, Materialised
 from prudent.training.gradients.factors import convolution
-from prudent.training.gradients.factors.convolution import _strip_products
 from prudent.training.gradients.factors.products import shortened
 from tests.tiers import examples
 from tests.training.gradients.oracle import alone, assert_agrees, squares
@@ -96,17 +95,6 @@ def test_convolution_of_the_library(monkeypatch, layer, shape):
     check(BookKeeping, model, torch.randn(4, *shape), 4)
 
 
-@pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS, ids=lambda value: repr(value)[:60])
-def test_convolution_over_strips(monkeypatch, layer, shape):
-    """What runs on a GPU where patches are large, here on the CPU and small."""
-    monkeypatch.setattr(
-        "prudent.training.gradients.factors.rules._multiplies_patches", lambda images: False
-    )
-    monkeypatch.setattr("prudent.training.gradients.factors.convolution._LARGE", 0)
-    model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
-    check(BookKeeping, model, torch.randn(4, *shape), 4)
-
-
 @pytest.mark.parametrize("cached", [1, 400])
 @pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS, ids=lambda value: repr(value)[:60])
 def test_convolution_in_pieces(monkeypatch, layer, shape, cached):
@@ -141,24 +129,6 @@ def test_one_channel_on_x86(monkeypatch):
     model = nn.Sequential(first, nn.ReLU(inplace=True), nn.MaxPool2d(2), second, nn.Tanh())
     check(BookKeeping, model, torch.randn(4, 1, 6, 6), 4)
     assert any(axes[-3] == 1 for axes in strides)  # others are of the oracle
-
-
-def test_strips_are_used_where_patches_are_large(monkeypatch):
-    path = "prudent.training.gradients.factors.convolution"
-    used = []
-
-    def products(*arguments):
-        used.append(arguments)
-        return _strip_products(*arguments)
-
-    monkeypatch.setattr(f"{path}._strip_products", products)
-    monkeypatch.setattr(
-        "prudent.training.gradients.factors.rules._multiplies_patches", lambda images: False
-    )
-    for large, times in ((1 << 26, 0), (0, 1)):
-        monkeypatch.setattr(f"{path}._LARGE", large)
-        check(BookKeeping, nn.Conv2d(2, 3, 3, stride=2), torch.randn(4, 2, 9, 9), 4)
-        assert (len(used) > 0) == (times > 0)
 
 
 @pytest.mark.parametrize("sizes", [(2, 4, 6), (24, 40, 2)], ids=["formed", "kept"])

@@ -8,14 +8,10 @@ from torch import nn
 
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.factors.contributions import (
-    Dense,
     Outer,
-    TableRows,
-    as_it_is,
     merged,
 )
-from prudent.training.gradients.factors.norms import SquaredNorms, squared_norms
-from tests.training.gradients.oracle import squares
+from prudent.training.gradients.factors.norms import squared_norms
 from tests.training.gradients.test_contributions import RECORDS, contributions, random, shaped
 
 
@@ -32,57 +28,6 @@ def test_the_sum_stays_the_same(count):
         torch.testing.assert_close(sum(each.per_example() for each in joined), total)
         torch.testing.assert_close(squared_norms(joined), total.square().sum((1, 2)))
         assert len(joined) <= len(given)
-
-
-def test_single_positions_become_one_contribution():
-    (joined,) = merged([factors(1) for _ in range(2)])
-    assert isinstance(joined, Outer)
-    assert joined.rows.shape == (1, RECORDS, 2, 9)
-    (formed,) = merged([factors(1) for _ in range(12)])  # not larger than their factors
-    assert isinstance(formed, Dense)
-
-
-def test_what_differs_stays_apart():
-    given = [
-        factors(1),
-        factors(1, as_it_is),
-        Outer(random(2, RECORDS, 1, 9), random(2, RECORDS, 1, 8), shaped),
-        Outer(random(1, RECORDS, 1, 9).float(), random(1, RECORDS, 1, 8).float(), shaped),
-        TableRows(torch.zeros(RECORDS, 1).long(), random(RECORDS, 1, 8), 9),
-    ]
-    assert merged(given) == given
-
-
-@pytest.mark.parametrize("positions", [10, 100])
-def test_long_factors_are_formed(positions):
-    """Inner products of all pairs of positions would take more memory than the gradients."""
-    given = [factors(positions), factors(positions)]
-    (formed,) = merged(given)
-    assert isinstance(formed, Dense)
-    torch.testing.assert_close(formed.per_example(), sum(each.per_example() for each in given))
-
-
-def test_a_cell_in_a_loop_is_one_contribution(monkeypatch):
-    seen = []
-    add = SquaredNorms.add
-    monkeypatch.setattr(
-        SquaredNorms, "add", lambda self, found: seen.append(len(found)) or add(self, found)
-    )
-
-    class Loop(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cell = nn.GRUCell(20, 20)
-
-        def forward(self, x):
-            state = x.new_zeros(len(x), 20)
-            for step in x.unbind(1):
-                state = self.cell(step, state)
-            return state
-
-    model = Loop()
-    BookKeeping(model, squares)(model, torch.randn(4, 6, 20), torch.zeros(4))
-    assert seen == [1] * 4
 
 
 class Multiplied(nn.Module):

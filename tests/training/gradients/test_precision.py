@@ -14,8 +14,7 @@ from prudent.training.aggregation import clip_weights
 from prudent.training.gradients import BookKeeping, Formed, Materialised
 from prudent.training.gradients.factors import contributions, products
 from prudent.training.gradients.factors.contributions import Dense, Outer, TableRows, as_it_is
-from prudent.training.gradients.factors.norms import lengths, squared_norms
-from prudent.training.gradients.factors.products import shortened
+from prudent.training.gradients.factors.norms import squared_norms
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.gradients.test_large_models import MODELS, batch, set_checkpointed
 from tests.training.gradients.toys import Decoder, sequence_loss
@@ -173,12 +172,6 @@ def test_factors_are_kept_as_short_as_they_are():
     assert held(torch.bfloat16) < 0.85 * held(None)
 
 
-def test_shortening_is_not_for_short_numbers():
-    """bfloat16 numbers are TF32 numbers: cutting them changes nothing."""
-    values = torch.randn(100).bfloat16().float()
-    assert torch.equal(shortened(values), values)
-
-
 def test_losses_of_half_precision(engine):
     model = wide()
     _, inputs, targets = batch(model)
@@ -243,13 +236,6 @@ def test_a_factor_whose_squares_vanish_hides_no_gradient(tiny, positions, uses, 
     weights, _ = clip_weights(norms, torch.tensor([True, False]), clip)
     total = sum(use.weighted_sum(weights).double() for use in found)
     assert total.norm() <= clip * (1 + 1e-5)
-
-
-def test_where_nothing_is_small_nothing_is_added():
-    factors = torch.randn(1, 5, 1, 400), torch.zeros(1, 5, 1, 400)
-    assert (squared_norms([Outer(*factors, lambda m: m.squeeze(-3))]) < 1e-30).all()
-    vectors = torch.randn(5, 400)
-    assert torch.equal(lengths(vectors), vectors.norm(dim=1))
 
 
 def test_where_nothing_cancels_little_is_added():

@@ -1,13 +1,12 @@
-"""Models that draw on the host or decide by values: a program follows them."""
-
-import warnings
+"""Models that draw on the host or decide by values: a captured graph follows them."""
 
 import pytest
 import torch
 from torch import nn
 
+from prudent._torch_private import TorchDispatchMode
 from prudent.training import Chunk, Plan, Step, Sum
-from prudent.training.compiled import Compiled
+from prudent.training.captured import PlacedNumbers
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.record_streams import Branches
 from prudent.training.gradients.watching import _span_masks
@@ -15,34 +14,8 @@ from prudent.training.keystream import Key
 from tests.training.gradients.oracle import alone, cross_entropy
 
 PLAN = Plan(
-    sampling_rate=0.1,
-    steps=100,
-    expected_batch=8,
-    aggregation=Sum(clip=1.0, noise_multiplier=1.0),
+    sampling_rate=0.1, steps=100, expected_batch=8, aggregation=Sum(clip=1.0, noise_multiplier=1.0)
 )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["bart", "wav2vec"])
-def test_networks_that_skip_layers_are_traced(name, monkeypatch):
-    """LayerDrop draws on the host; BART reads its mask, and wav2vec masks spans with numpy."""
-    pytest.importorskip("transformers")
-    from benchmarks.huggingface import losses
-    from benchmarks.network_cases import CASES
-
-    monkeypatch.setattr(
-        "prudent.training.step.Compiled", lambda f: Compiled(f, backend=lambda graph, _: graph)
-    )
-    torch.manual_seed(0)
-    model = CASES[name].model(True).train()
-    step = Step(PLAN, model, losses, compile=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.filterwarnings("error", "The step could not be compiled")
-        for _ in range(4):  # the first changes the state, and programs are dropped once
-            step([Chunk(*CASES[name].draw(2, True, "cpu"))])
-    ((_, branches),) = step.programs[0]._programs.values()
-    assert len(branches._taken) == 2
 
 
 class Skipping(nn.Module):
@@ -56,21 +29,20 @@ class Skipping(nn.Module):
         return self.inner(values) * (2 if torch.rand([]) < 0.5 else 1)
 
 
-def test_a_program_around_a_compiled_step_has_the_branches_that_were_taken(monkeypatch):
-    monkeypatch.setattr(
-        "prudent.training.step.Compiled", lambda f: Compiled(f, backend=lambda graph, _: graph)
-    )
-    step = Step(PLAN, Skipping(), cross_entropy, compile=True, key=Key(bytes(32)))
+def test_the_branches_of_a_program_hold_in_the_steps_that_take_them():
+    step = Step(PLAN, Skipping(), cross_entropy, key=Key(bytes(32)))
     chunk = Chunk(torch.randn(3, 4), torch.tensor([0, 1, 2]))
-    step([chunk])
-    ((_, compiled),) = step._run._programs.values()
-    held = set()
+    step([chunk])  # rehearses
+    first, held = Branches(), set()
+    with first.followed():
+        step([chunk])
     for _ in range(10):
-        outer = Branches()
-        with outer.followed():
+        other = Branches()
+        with other.followed():
             step([chunk])
-        assert outer.holds()
-        held.add(compiled.holds())
+        assert other.holds()
+        assert first.holds() == (first._taken == other._taken)
+        held.add(first.holds())
     assert held == {True, False}
 
 
@@ -114,3 +86,31 @@ def test_what_a_record_selects_may_be_replaced_in_place():
     total = gradients.weighted_sum(torch.ones(5).double())
     for name, each in truth.items():
         torch.testing.assert_close(total[name], each.sum(0))
+
+
+class _Calls(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def three_of(x):
+    return torch.tensor(3).type_as(x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_numbers_of_torchscript_are_placed_by_kernels():
+    """As DeBERTa's scripted functions make them; a graph can repeat a kernel, but no copy."""
+    scripted = torch.jit.script(three_of)
+    with _Calls() as before:
+        scripted(torch.ones(2, device="meta"))
+    with _Calls() as calls, PlacedNumbers():
+        placed = scripted(torch.ones(2, device="meta"))
+    assert "aten._to_copy.default" in before.names
+    assert "aten._to_copy.default" not in calls.names
+    assert "aten.full.default" in calls.names
+    assert (placed.device.type, placed.dtype, placed.ndim) == ("meta", torch.float32, 0)

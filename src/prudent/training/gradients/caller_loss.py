@@ -352,11 +352,6 @@ class _Empty(_Part):
 class _Linear(BookKeeping):
     """The engine for ⟨o, G⟩: inputs are the tensors among a model's arguments, targets are G.
 
-    Args:
-        model: As for every engine.
-        forward: Calls the model's own forward with these tensors in their places.
-        slots: As for every engine; shares are multiplied into G.
-
     Attributes:
         outline: The outputs without their tensors, known after the first run.
         reached: Which of the differentiable outputs have a gradient.

@@ -3,21 +3,12 @@
 The model runs under `torch.vmap`, so it sees a batch of one record, and records cannot interact: by
 construction, each gradient is that of its own record's loss, however the model permutes axes. Under
 vmap a tensor either depends on the record or is shared. A shared tensor that requires a gradient is
-a parameter or was derived from parameters alone. Wherever such a tensor is combined with a record,
-`Capture` intercepts the call:
+a parameter or was derived from parameters alone. Wherever one is combined with a record, `Capture`
+calls a rule of `rules`, which keeps the factors of per-example gradients, or gives the function one
+copy of the tensor per record (an expanded view), whose gradient is the per-example gradient.
 
-- linear maps, convolutions, embeddings and normalisations go through `rules`, which keep the
-  factors of their per-example gradients;
-- any other function receives one copy of the shared tensor per record (an expanded view, no
-  memory), and autograd's gradient of that copy is the per-example gradient.
-
-The model and its parameters are not modified, and no module is renamed or replaced.
-
-Checkpointed parts are recomputed in the backward pass instead of stored. `torch.utils.checkpoint`
-does not work under vmap, which has ended by then, so a part is wrapped as one autograd function of
-plain tensors. It keeps only its inputs; its backward enters vmap again, runs the part on them with
-the same random numbers, and backpropagates through that run, which sends the contributions to the
-tape.
+`torch.utils.checkpoint` does not work under vmap. A checkpointed part becomes one autograd function
+of plain tensors, whose backward enters vmap again and runs the part with the same random numbers.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +24,6 @@ from torch.utils.checkpoint import checkpoint
 
 from prudent._torch_private import get_unwrapped, maybe_get_level, pytree
 from prudent.training.gradients.factors.layers import Expand
-from prudent.training.gradients.factors.recurrent import scan_on
 from prudent.training.gradients.factors.rules import (
     GROUPED,
     RECORD_RULES,
@@ -137,16 +127,7 @@ def _arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 class Capture(FunctionInterceptor):
-    """Sends every use of a shared, trained tensor together with a record to a `Tape`.
-
-    Args:
-        tape: Receives the contributions.
-        record: Any tensor that depends on the record.
-        hold: Runs a function while the model uses the parameters of the tape.
-        guard: As for `FunctionInterceptor`.
-        draws: As for `FunctionInterceptor`.
-        around: The enclosing capture, if this one captures a checkpointed part of the model.
-    """
+    """Sends every use of a shared, trained tensor together with a record to a `Tape`."""
 
     def __init__(
         self,
@@ -160,7 +141,6 @@ class Capture(FunctionInterceptor):
         super().__init__(guard, draws)
         guard.note(record)
         self._tape = tape
-        self._scan = scan_on(tape)
         self._record = record
         self._hold = hold
         self._level = maybe_get_level(record)
@@ -349,17 +329,8 @@ class Capture(FunctionInterceptor):
             ) from error
 
 
-def _refuse_batch_statistics(
-    input: Tensor,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    *rest: Any,
-    **options: Any,
-) -> None:
-    if training:
+def _refuse_batch_statistics(*args: Any, **options: Any) -> None:
+    if options.get("training", len(args) > 5 and args[5]):
         raise ValueError(
             "Expected every record to have a gradient of its own, got batch normalisation in "
             "training mode, which mixes records. Replace it by torch.nn.GroupNorm, or call .eval() "

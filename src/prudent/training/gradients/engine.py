@@ -19,7 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import override
 
-from prudent._torch_private import is_traced, pytree
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.training.gradients.capture import Capture, checkpoints_become, without_checkpoint
 from prudent.training.gradients.factors.contributions import Dense, by_record
@@ -88,14 +88,7 @@ class Gradients(ABC):
 
 
 class Recomputed(Gradients):
-    """Gradients of which only the norms are kept; the batch is rerun for the weighted sum.
-
-    Args:
-        run_again: Reruns the batch; maps weights to the losses and the weighted sum.
-        norms: As for all gradients.
-        losses: As for all gradients.
-        near: Largest difference allowed between the losses of the two runs.
-    """
+    """Gradients of which only the norms are kept; the batch is rerun for the weighted sum."""
 
     def __init__(
         self,
@@ -246,10 +239,7 @@ class Engine(ABC):
 
     def _guard(self) -> EscapedTensorGuard:
         """The context of a pass."""
-        # Tracing replaces members of torch's classes for as long as it lasts. That is no change of
-        # the model, for which a compiled program would have to be made again.
-        traced = HostState(model=self.model, loss=self.loss) if is_traced() else self.host
-        return EscapedTensorGuard(self.model, traced, self.host.choices)
+        return EscapedTensorGuard(self.model, self.host)
 
     def __call__(self, parameters: Parameters, inputs: Any, targets: Any) -> Gradients:
         """Run one physical batch forward and backward.
@@ -258,10 +248,6 @@ class Engine(ABC):
             parameters: Values by name, as in `model.named_parameters()`, or the model itself.
             inputs: A tensor, or a tuple, list or dictionary of them.
             targets: Any tree of tensors that `loss` understands.
-
-        Raises:
-            ValueError: If nothing is trained, a layer mixes records, the tensors disagree on the
-                number of records, or the loss is not one value per record.
         """
         return self.read(parameters, lambda: (inputs, targets))
 
@@ -274,7 +260,7 @@ class Engine(ABC):
             # Saved before reading: a data set may draw random numbers, and must draw the same
             # again.
             replay = Replay(device) if self.recompute else None
-        batch = _without_graph(read())
+        batch = self._batch(read())
         if self._count(*batch) == 0:
             return NoRecords(trained)
         with native_products(), self._precision(device):
@@ -289,7 +275,7 @@ class Engine(ABC):
 
         def run_again(weights: Tensor) -> tuple[Tensor, Values]:
             with native_products(), replay.again(), again(streams):
-                batch = _without_graph(read())
+                batch = self._batch(read())
                 check_same(sketch(batch), before, 1e-5)
                 inputs, targets = batch if rejected is None else rejected.replaced(batch)
                 losses, total = self._sum(trained, fixed, inputs, targets, weights)
@@ -298,6 +284,12 @@ class Engine(ABC):
                 return losses, total
 
         return Recomputed(run_again, norms, losses, replay.near)
+
+    @staticmethod
+    def _batch(batch: tuple[Any, Any]) -> tuple[Any, Any]:
+        """The batch detached from autograd: gradients of inputs are not needed."""
+        plain: tuple[Any, Any] = pytree.tree_map_only(Tensor, torch.detach, batch)
+        return plain
 
     def _precision(self, device: torch.device) -> AbstractContextManager[Any]:
         if self.autocast is None:
@@ -311,7 +303,7 @@ class Engine(ABC):
         if self._count(inputs, targets) == 0:
             empty = {name: v.detach().new_zeros(0, *v.shape) for name, v in trained.items()}
             return Formed(empty, NoRecords(trained).losses)
-        batch = _without_graph((inputs, targets))
+        batch = self._batch((inputs, targets))
         device = next(iter(trained.values())).device
         with native_products(), self._precision(device):
             return self._answered(lambda batch: self._form(trained, fixed, *batch), batch)
@@ -321,10 +313,6 @@ class Engine(ABC):
 
         Only the shapes and types of the batch are used, so neither reveals anything about its
         records, and the states of torch's default generators are restored.
-
-        Raises:
-            ValueError: If a layer mixes records or does not fit them, the loss is not one value per
-                record, or either depends on what earlier calls left behind.
         """
         device = next(self.model.parameters()).device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -456,13 +444,6 @@ class Engine(ABC):
         return functional_call(_Running(self.model), placed, (run,), tie_weights=False)
 
 
-def _without_graph(batch: tuple[Any, Any]) -> tuple[Any, Any]:
-    """The batch detached from autograd, since gradients of inputs are not needed."""
-    plain: tuple[Any, Any]
-    plain = pytree.tree_map_only(Tensor, lambda t: t.detach() if t.requires_grad else t, batch)
-    return plain
-
-
 class _Running(nn.Module):
     """A module that wraps the model, to run any function with substituted parameters."""
 
@@ -526,14 +507,17 @@ def _placed(model: nn.Module, values: Mapping[str, Tensor]) -> Values:
     torch's own handling of tied weights substitutes twice in a module registered under two names
     and then restores the wrong tensor.
     """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    placed = {name: value for name, value in values.items() if name not in names.values()}
+    names: dict[int, str] = {}
+    placed = {}
     for path, module in model.named_modules():
         for attribute, parameter in module._parameters.items():
-            name = names.get(id(parameter), "")
-            if name in values:
-                placed[f"{path}.{attribute}" if path else attribute] = values[name]
-    return placed
+            if parameter is not None:
+                place = f"{path}.{attribute}" if path else attribute
+                name = names.setdefault(id(parameter), place)
+                if name in values:
+                    placed[place] = values[name]
+    own = set(names.values())
+    return placed | {name: value for name, value in values.items() if name not in own}
 
 
 class BookKeeping(Engine):
@@ -557,47 +541,41 @@ class BookKeeping(Engine):
 
     def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
         tape = NormTape(trained, keep=True, slots=self._slots_of(inputs, targets))
-        return _Kept(tape, *self._recorded(tape, fixed, inputs, targets))
+        with self._taped(tape, fixed, inputs, targets) as losses:
+            return _Kept(tape, tape.norms(losses), losses)
 
     def _norms(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any
     ) -> tuple[Tensor, Tensor]:
         tape = NormTape(trained, keep=False, slots=self._slots_of(inputs, targets))
-        return self._recorded(tape, fixed, inputs, targets)
-
-    def _recorded(
-        self, tape: NormTape, fixed: Values, inputs: Any, targets: Any
-    ) -> tuple[Tensor, Tensor]:
-        losses = self._collect(tape, fixed, inputs, targets)
-        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+        with self._taped(tape, fixed, inputs, targets) as losses:
             return tape.norms(losses), losses
 
     def _sum(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
     ) -> tuple[Tensor, Values]:
         tape = SumTape(trained, weights, self._slots_of(inputs, targets))
-        losses = self._collect(tape, fixed, inputs, targets)
-        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+        with self._taped(tape, fixed, inputs, targets) as losses:
             return losses, tape.sums()
 
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
         tape = FormTape(trained, count_records(inputs, targets), self._slots_of(inputs, targets))
-        losses = self._collect(tape, fixed, inputs, targets)
-        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+        with self._taped(tape, fixed, inputs, targets) as losses:
             return Formed(tape.formed(), losses)
 
-    def _collect(self, tape: Tape, fixed: Values, inputs: Any, targets: Any) -> Tensor:
-        """Fill the tape with one forward and one backward pass; return the losses by person."""
-        with self._guard() as guard:
-            with torch.enable_grad():
-                losses = self._forward(tape, fixed, inputs, targets, guard)
-                # Autocast is for the model only: norms that bound a sensitivity must not be rounded
-                # to it.
-                with torch.autocast(losses.device.type, enabled=False):
-                    tape.collect(losses)
+    @contextmanager
+    def _taped(self, tape: Tape, fixed: Values, inputs: Any, targets: Any) -> Iterator[Tensor]:
+        """Fill the tape with one forward and one backward pass; yield the losses by person.
+
+        Autocast is for the model only: norms that bound a sensitivity must not be rounded to it.
+        """
+        with self._guard() as guard, torch.enable_grad():
+            losses = self._forward(tape, fixed, inputs, targets, guard)
+            with torch.autocast(losses.device.type, enabled=False):
+                tape.collect(losses)
             losses = losses.detach()  # the guard ends when the pass has freed its own tensors
-        with torch.autocast(losses.device.type, enabled=False):
-            return by_person(losses, tape.slots).sum(1)
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            yield by_person(losses, tape.slots).sum(1)
 
     def losses(self, parameters: Parameters, inputs: Any, targets: Any) -> Tensor:
         """The loss of each record alone, without gradients; NaN where the model rejects it."""

@@ -1,14 +1,9 @@
 """What a model and its loss compute with besides tensors they are given: their state on the host.
 
-A release must be a function of its records and of what is public. Two things stand in the way:
-
-- A program that was captured or compiled repeats what Python did when it was made, so it is good
-  only while everything is as it was then.
-- How often forward runs in a step depends on the drawn records: on the number of chunks, and on
-  records that a kernel rejects. Whatever one run leaves behind must not reach the next.
-
-`HostState` is the one answer to both: it finds everything that the code can read, says whether any
-of it has changed, and puts it back.
+A release must be a function of its records and of what is public. But a captured graph repeats what
+Python did when it was made; and how often forward runs in a step depends on the drawn records, so
+whatever one run leaves behind must not reach the next. `HostState` finds everything that the code
+can read, says whether any of it has changed, and puts it back.
 """
 
 import functools
@@ -312,14 +307,7 @@ class HostState:
 
 
 class _Part:
-    """Named values that can change together: the entries of one container, or one state.
-
-    Args:
-        now: Returns the present values by their keys.
-        put: Puts earlier ones back; None: they cannot be put back.
-        named: The name of a key, for messages.
-        skip: Keys that are looked after elsewhere.
-    """
+    """Named values that can change together: the entries of one container, or one state."""
 
     __slots__ = "before", "named", "now", "put", "skip"
 
@@ -462,11 +450,6 @@ class KeptRecordError(ValueError):
 class EscapedTensorGuard:
     """A context for a pass: rejects a model that keeps a tensor of it, and restores other state.
 
-    Args:
-        model: The model. Its buffers must not change; its attributes are named in the error.
-        host: The state of the model and the loss, which is restored.
-        choices: What the model has decided by tensors that hold nothing of records.
-
     Guarantee:
         If the context ends without an error, no tracked tensor is alive, wherever it was kept, no
         buffer of the model was changed, and the state on the host is what it was, also if the pass
@@ -474,8 +457,8 @@ class EscapedTensorGuard:
         reveals how many passes a batch took.
     """
 
-    def __init__(self, model: nn.Module, host: HostState, choices: dict[Any, Any]) -> None:
-        self._model, self._host, self.choices = model, host, choices
+    def __init__(self, model: nn.Module, host: HostState) -> None:
+        self._model, self.host = model, host
         self._kept = host.kept()
         self._noted: list[weakref.ref[Tensor]] = []
         self._versions = {
@@ -496,8 +479,8 @@ class EscapedTensorGuard:
                 self._refuse()
         finally:
             self._kept.__exit__(None, None, None)
-        same = kind is not None or self._host.kept_all or self._host.holds()
-        written = [] if same else self._host.written()
+        same = kind is not None or self.host.kept_all or self.host.holds()
+        written = [] if same else self.host.written()
         if written:
             raise KeptRecordError(_CHANGED.format("tensor", written))
 
@@ -507,11 +490,7 @@ class EscapedTensorGuard:
         self._noted += [weakref.ref(tensor) for tensor in found if is_record(tensor)]
 
     def _refuse(self) -> None:
-        """Raise an error if anything was left behind.
-
-        Raises:
-            KeptRecordError: Names the place, if it is an attribute of the model.
-        """
+        """Raise an error if anything was left behind."""
         changed = [name for name, (buffer, v) in self._versions.items() if buffer._version != v]
         if changed:
             raise KeptRecordError(_CHANGED.format("buffer", changed))
@@ -562,9 +541,6 @@ def check_repeatable(
     The state after the first run is kept, such as what a model computes once for all. Later runs
     begin with it, whatever they change (`EscapedTensorGuard`). A change on which no result depends,
     such as a counter, does no harm; any other would be undone without a word.
-
-    Raises:
-        KeptRecordError: Names what changed.
     """
     restart, found = restarting(device), []
     with host.advancing(), _SAME_STREAMS.active():

@@ -1,24 +1,17 @@
 """What a training loop does with the records of a batch, checked without running it again.
 
 A loop is private only if each row of the model's inputs comes from one record, and the loss is a
-mean or a sum, as declared, of terms that each depend on one record. Mixup, inputs that are centred
-by the mean of the batch, class weights in a mean, or a sum that was declared a mean break it: then
-one record moves the gradients of all others.
-
-So the tensors of a batch, and the outputs of the model, note which functions they go through. When
-the model is called and when backward is called, these are run again on made-up records, of which
-one is changed: nothing about the others may change. With fewer records, the gradient of each must
-change as a mean or a sum prescribes. What was found depends on the code and the number of records,
-never on their values. What cannot be run again is not judged.
-
-A loop may show what it reads on the host (`item()`, `float()`, `numpy()`), but also compute with it
-where no function is noted. So once a value of a batch was read, no number or tensor from elsewhere
-in the loss of this batch may change from step to step or, at first, have many digits.
+mean or a sum, as declared, of terms that each depend on one record. Mixup or class weights in a
+mean break it: then one record moves the gradients of all others. So the tensors of a batch, and the
+outputs of the model, note which functions they go through. These are run again on made-up records,
+of which one is changed: nothing about the others may change. With fewer records, the gradient of
+each must change as a mean or a sum prescribes. The verdict depends on the code and the number of
+records, never on their values. What cannot be run again is not judged. Once a loop has read a value
+of a batch (`item()`, `numpy()`), no number from elsewhere in the loss may change from step to step
+or, at first, have many digits.
 
 A mean with ignored labels, which every `cross_entropy` is by default (`ignore_index=-100`), is
-divided by the number of labels that are not ignored. It is divided by the number of all labels
-instead: then an ignored label adds nothing, no term depends on another record, and nothing changes
-for a batch without ignored labels.
+divided by the number of all labels: then no term depends on another record.
 """
 
 import inspect
@@ -305,11 +298,7 @@ def _ordered(node: Node) -> list[Node]:
 
 
 class Replay:
-    """Runs again how a tensor was made, on made-up records.
-
-    Args:
-        node: How it was made.
-    """
+    """Runs again how a tensor was made, on made-up records."""
 
     def __init__(self, node: Node) -> None:
         self._nodes = _ordered(node)

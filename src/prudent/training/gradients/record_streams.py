@@ -1,16 +1,11 @@
 """Random numbers of a model, drawn for each record from a stream of its own.
 
-A model runs on one record at a time (`torch.vmap`), but what it draws, such as the masks of
-dropout, comes from torch's default generator for all rows at once: remove a record, and every later
-one gets other masks, hence another gradient. So the random operations of a model are intercepted.
-Below vmap each of them fills a tensor whose rows are the records, and every row is filled from the
-seed of its record and the number of the call. What a record draws is then a function of its seed
-alone, whichever records stand beside it, and running a batch again repeats it.
-
-This is done on the CPU, in eager mode. Elsewhere, and in operations that are not known here, the
-default generators are used, which a private step seeds; `keystream` proves what both give.
-
-`Replay` runs a batch again with the same dropout and in the same precision.
+A model runs on one record at a time, but what it draws, such as the masks of dropout, comes from
+torch's default generator for all rows at once: remove a record, and every later one gets other
+masks. So on the CPU the random operations of a model fill every row from the seed of its record and
+the number of the call, whichever records stand beside it; running a batch again repeats it.
+Elsewhere, and in operations that are not known here, the default generators are used, which a
+private step seeds; `keystream` proves what both give.
 """
 
 import functools
@@ -27,13 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from prudent._torch_private import (
-    TorchDispatchMode,
-    get_unwrapped,
-    is_traced,
-    maybe_get_level,
-    pytree,
-)
+from prudent._torch_private import TorchDispatchMode, get_unwrapped, maybe_get_level, pytree
 from prudent.training.gradients.factors.contributions import by_record
 
 
@@ -44,8 +33,8 @@ def is_capturing() -> bool:
 
 def restarting(device: torch.device) -> Callable[[], None]:
     """A function that sets torch's default generators back to where they are now."""
-    if is_capturing() or is_traced():
-        return lambda: None  # nothing is run twice in a captured or a traced step
+    if is_capturing():
+        return lambda: None  # nothing is run twice in a captured step
     return Replay(device).restart
 
 
@@ -63,8 +52,6 @@ class Replay:
                 "A CUDA graph cannot repeat random numbers, as running a part of the model again "
                 "must. Set Execution(cuda_graph=False)."
             )
-        if is_traced():
-            raise RuntimeError("A traced program would not repeat its random numbers.")
         kind = device.type
         self._autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         self._devices = [device] if device.type == "cuda" else []
@@ -190,7 +177,7 @@ def _states() -> tuple[Any, ...]:
 class Branches:
     """The branches that a step took by numbers drawn on the host, as when it skips a layer.
 
-    A captured or compiled program repeats them, so it is good for the steps that take them again:
+    A captured graph repeats them, so it is good for the steps that take them again:
     before each of them the numbers are drawn and compared anew.
     """
 
@@ -220,11 +207,7 @@ class Branches:
         self._numbers.append(number)
 
     def compare(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """The result of a function of drawn numbers; NotImplemented if none of them is given.
-
-        Raises:
-            RuntimeError: If more is done with one than to compare it with a public number.
-        """
+        """The result of a function of drawn numbers; NotImplemented if none of them is given."""
         if not self._numbers:
             return NotImplemented
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -237,10 +220,6 @@ class Branches:
         kind = self._numbers[found[0]].dtype
         self._taken.append((found[0], kind, func, args[-1], bool(result)))
         return result
-
-    def include(self, other: "Branches") -> None:
-        """Take those of another program, which this one repeats as a part."""
-        self._taken += other._taken
 
     def now(self) -> tuple[bool, ...]:
         """The outcomes that the same comparisons have in the present step."""
@@ -295,13 +274,7 @@ def again(streams: RecordStreams | None) -> AbstractContextManager[None]:
 
 
 class Draws:
-    """The random calls of one pass over a batch, in order.
-
-    Args:
-        row: The place of the record in the batch, as the model would see it: a tensor under vmap.
-        streams: The streams of the batch; those that are active unless given.
-        number: Number of random calls before.
-    """
+    """The random calls of one pass over a batch, in order."""
 
     def __init__(self, row: Tensor, streams: RecordStreams | None = None, number: int = 0) -> None:
         self.row, self.number = row, number
@@ -309,7 +282,7 @@ class Draws:
         while maybe_get_level(row) != -1:
             row = get_unwrapped(row)
         self._rows = row
-        own = row.device.type == "cpu" and not is_traced()
+        own = row.device.type == "cpu"
         self._is_own = own and self.streams is not None
         self._mode: _Drawing | None = None
 
@@ -363,11 +336,12 @@ def rows_of(batch: Any) -> Tensor:
 
 
 class _Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Executes random operations with one generator state per record.
+    """Executes random operations with one generator state per record."""
 
-    Args:
-        draws: Numbers the calls.
-    """
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not wrapped by torch.compile, which would take longer than most operations."""
+        return False
 
     def __init__(self, draws: Draws) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,18 +1,13 @@
 """Layers and records that a model cannot be trained on.
 
-Some layers cannot give each record a gradient of its own. Some of these are known before a model
-runs: they mix records, or change their weights by what they see. The others fail under vmap, with
-an error of torch that names neither the layer nor a way out; it is raised again with both.
+Some layers mix records, or change by what they see, which is known before a model runs. Others fail
+under vmap, with an error of torch that names neither the layer nor a way out; both are added.
 
-For some records a model or a loss raises an error. Under vmap no code of the model can branch on a
-record. An error that one batch raises and another of the same shapes does not comes from a kernel
-that inspects values: a singular matrix, an index out of range. Passing it on would let one record
-stop the run, and its text may quote the record. So the records that fail on their own are
-identified and treated as records whose gradient is not finite, which count as zero. That is a
-function of each record and the public model, like every other gradient.
-
-An error in the code itself, such as a wrong shape, also occurs with made-up records. It is the
-error from made-up records that is raised, so no message ever depends on data.
+Under vmap no code can branch on a record. So an error that one batch raises and another of the same
+shapes does not comes from a kernel that inspects values, such as a singular matrix. Passing it on
+would let one record stop the run, and may quote it. So the records that fail on their own count as
+having a gradient that is not finite. An error that made-up records raise, too, is one of the code;
+theirs is raised, so no message depends on data.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from prudent._torch_private import batch_norm, is_traced, norm_base, pytree
+from prudent._torch_private import batch_norm, norm_base, pytree
 from prudent.training.gradients.host_state import KeptRecordError
 from prudent.training.gradients.record_streams import active_streams, again
 
@@ -69,11 +64,7 @@ def unsupported(model: nn.Module) -> Iterator[Unsupported]:
 
 
 def refuse_unsupported(model: nn.Module) -> None:
-    """Raise an error for the first unsupported layer.
-
-    Raises:
-        ValueError: Names the layer and what to use instead.
-    """
+    """Raise an error for the first unsupported layer."""
     for layer in unsupported(model):
         raise ValueError(f"Expected layers that keep records apart, got {layer}")
 
@@ -251,11 +242,6 @@ def made_up(batch: Any, records: int, *, varied: bool) -> Any:
 class RejectedRecords:
     """The records of a batch that fail, and a made-up record that replaces them.
 
-    Args:
-        run: The function that fails on some record.
-        batch: The batch.
-        model: The model that it runs, which the error names.
-
     Attributes:
         refused: True for the records that fail on their own.
 
@@ -264,8 +250,6 @@ class RejectedRecords:
     """
 
     def __init__(self, run: Run, batch: Any, model: nn.Module) -> None:
-        if is_traced():
-            raise RuntimeError("A record was refused while the step was traced.")
         first = next(leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
         with torch.random.fork_rng([first.device] if first.is_cuda else []):
             self._record = _accepted(run, batch, model)

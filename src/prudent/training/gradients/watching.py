@@ -1,20 +1,11 @@
 """Interception of the torch functions that a model calls on one record at a time.
 
-- Functions that reject some values become total, because one odd record must not stop a run: a
-  class index out of range, a token outside the table, a probability outside [0, 1]. The kernels
-  behind them raise an error that quotes the value, or on a GPU terminate the process. Here the
-  value is replaced by an allowed one and the result of this record becomes NaN, which is possible
-  because under vmap each record is a separate call. The gradient of the record is then not finite,
-  so it counts as zero, whatever else is in the batch.
-- Attention layers are opened, so that book-keeping sees the functions they call.
-- An embedding bag becomes an embedding that is summed over each bag: torch's kernel would need one
-  table of gradients per record; an embedding adds a row per token.
-- Hugging Face models are told that they run on a record whose values cannot be branched on. They
-  look whether a mask hides anything, to skip it if not; they ask first whether a tensor is being
-  traced, and then keep the mask, which gives the same result. They also look whether the positions,
-  which all records share, are those of several packed sequences. While a step is captured or
-  compiled nothing can be looked at, so the answer that the same shape got before is given again;
-  otherwise a mask would be made where none is needed.
+Functions that reject some values become total, because one odd record must not stop a run: a class
+index out of range, a token outside the table. The kernels behind them raise an error that quotes
+the value, or on a GPU end the process. Here the value is replaced by an allowed one and the result
+becomes NaN for this record alone, as each is a separate call under vmap: its gradient counts as 0.
+Other functions are opened or decomposed so that book-keeping sees what they call, and Hugging Face
+models are told that the values of a record cannot be branched on.
 """
 
 import functools
@@ -33,11 +24,10 @@ from torch.overrides import TorchFunctionMode
 from prudent._torch_private import (
     fused_weight_norm,
     is_record,
-    is_traced,
     nested_tensor_from_mask_left_aligned,
 )
 from prudent.training.gradients.factors.experts import histogram, one_by_one
-from prudent.training.gradients.factors.recurrent import RECURRENT, Scan, step_by_step
+from prudent.training.gradients.factors.recurrent import RECURRENT
 from prudent.training.gradients.factors.rules import GROUPED
 from prudent.training.gradients.host_state import EscapedTensorGuard
 from prudent.training.gradients.record_streams import (
@@ -219,11 +209,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Tensor:
-    """Bags of equal size, the rows of a matrix of tokens, reduced as torch does.
-
-    Raises:
-        ValueError: If the bags of a record are given by offsets, which decide about shapes.
-    """
+    """Bags of equal size, the rows of a matrix of tokens, reduced as torch does."""
     if not is_record(input):
         rest = norm_type, scale_grad_by_freq, mode, sparse, per_sample_weights
         result: Tensor = call(
@@ -317,18 +303,14 @@ DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.rand: shared_choice,
     fused_weight_norm: weight_norm,
     **{each: placed_number(each) for each in (torch.tensor, Tensor.to, Tensor.cuda)},
+    **RECURRENT,
 }
 """Maps a function to one that takes `call`, which calls other functions in its place."""
 
 
 @contextmanager
 def records_are_traced(choices: dict[Any, Any], device: torch.device) -> Iterator[None]:
-    """Let Hugging Face models treat the tensors of a record as tensors without values.
-
-    Args:
-        choices: What was decided by other tensors, which a program repeats.
-        device: Where the records are.
-    """
+    """Let Hugging Face models treat the tensors of a record as tensors without values."""
 
     def or_a_record(is_fake: Callable[[Any], bool]) -> Callable[[Any], bool]:
         return lambda tensor: is_fake(tensor) or (isinstance(tensor, Tensor) and is_record(tensor))
@@ -383,7 +365,7 @@ def _decided_once(choices: dict[Any, Any]) -> Callable[[Any], Any]:
                 return decide(*args, **options)
             shapes = (each.shape if isinstance(each, Tensor) else repr(each) for each in given)
             key = decide.__name__, *shapes
-            if not (is_capturing() or is_traced()) or key not in choices:
+            if not is_capturing() or key not in choices:
                 choices[key] = decide(*args, **options)
             return choices[key]
 
@@ -427,26 +409,28 @@ def _span_masks(device: torch.device) -> Callable[[Any], Any]:
     return lambda _: spans
 
 
-class FunctionInterceptor(TorchFunctionMode):
-    """Makes functions total and tracks every tensor that a model computes from a record.
+_FACTS = {
+    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point),
+    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "device", "dtype", "is_cuda")),
+}
+"""Functions that return no tensor and depend on no value; a third of all calls."""
+_TABLES = DOMAINS.keys() | DECOMPOSED.keys() | RANDOM
 
-    Args:
-        guard: Tracks these tensors.
-        draws: Makes the random calls of the model.
-    """
+
+class FunctionInterceptor(TorchFunctionMode):
+    """Makes functions total and tracks every tensor that a model computes from a record."""
 
     def __init__(self, guard: EscapedTensorGuard, draws: Draws) -> None:
         super().__init__()
         self._draws = draws
         self._guard = guard
-        self._scan: Scan = step_by_step
         self._contexts = ExitStack()
 
     def __enter__(self) -> Self:
         """Start watching."""
         super().__enter__()  # type: ignore[no-untyped-call]
         device = self._draws.row.device
-        self._contexts.enter_context(records_are_traced(self._guard.choices, device))
+        self._contexts.enter_context(records_are_traced(self._guard.host.choices, device))
         if "torch._dynamo" in sys.modules:
             # Compiled parts of the model run as they are: their kernels know nothing of records.
             self._contexts.enter_context(torch.compiler.set_stance("force_eager"))
@@ -462,6 +446,8 @@ class FunctionInterceptor(TorchFunctionMode):
     ) -> Any:
         """Call `func`."""
         kwargs = kwargs or {}
+        if func in _FACTS:
+            return func(*args, **kwargs)
         if func is Tensor.requires_grad_ and is_record(args[0]):
             # Some libraries require gradients on the input of a checkpointed part; that is not
             # needed here, and vmap does not allow it.
@@ -470,12 +456,12 @@ class FunctionInterceptor(TorchFunctionMode):
             result = branches.compare(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        if func in DOMAINS:
+        if func not in _TABLES:
+            result = self._apply(func, *args, **kwargs)
+        elif func in DOMAINS:
             result = DOMAINS[func](partial(self._call, func), *args, **kwargs)
         elif func in DECOMPOSED:
             result = DECOMPOSED[func](self._call, *args, **kwargs)
-        elif func in RECURRENT:
-            result = RECURRENT[func](self._call, self._scan, *args, **kwargs)
         else:
             result = self._call(func, *args, **kwargs)
         self._guard.note(result)

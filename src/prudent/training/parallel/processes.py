@@ -35,8 +35,8 @@ from typing_extensions import override
 
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Decision
+from prudent.training.captured import exchanged
 from prudent.training.chunk import DeferredCheck, lacks_memory
-from prudent.training.compiled import exchanged
 from prudent.training.parallel.sharding import is_sharded
 
 Answer = TypeVar("Answer")

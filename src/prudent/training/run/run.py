@@ -23,8 +23,8 @@ from prudent.records.containers import declared_form
 from prudent.records.people import Unit
 from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
+from prudent.training.captured import Captured
 from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
-from prudent.training.compiled import Captured
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Purpose
 from prudent.training.parallel.processes import Processes, unwrapped

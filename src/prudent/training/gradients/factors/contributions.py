@@ -1,25 +1,16 @@
 """What one use of a parameter contributes to the per-example gradients, without forming them.
 
 For a layer that multiplies by a matrix, the gradient of a record is Σₜ rowₜ ⊗ columnₜ over
-positions; an embedding adds a row per token; everything else is small enough to be formed. Each
-kind of contribution provides its inner product with another use of the same parameter (so that
-norms of tied parameters include the cross terms), its weighted sum over the records, and, if
-needed, the per-example gradients themselves.
+positions; an embedding adds a row per token; everything else is small enough to be formed.
 
-Under autocast the factors are bfloat16 numbers and are kept as such; if the layers may use TF32,
-they are truncated to it as they are read. The norm and the weighted sum are both computed from
-these same numbers, whose products are exact; see `products`. So the contribution of a record to the
-sum has at most weight times the reported norm, up to rounding, whatever the layer itself rounded.
-Sums over records are in double precision; see `rounding` of `prudent.training`.
+Factors in bfloat16 are kept as such; if the layers may use TF32, they are truncated to it as they
+are read. Norm and weighted sum are both computed from these same numbers, whose products are exact
+(`products`). So the contribution of a record to the sum has at most weight times the reported norm,
+up to rounding, whatever the layer itself rounded. It is computed from the record's own factors
+alone, in the same order whatever stands beside it; sums over records are in double precision.
 
-On a GPU norm and weighted sum of kept factors are single operations. An operation of its own is
-what a traced program keeps as it is: a compiler would compute what the sum needs of a factor
-together with the factor itself, in the forward pass, and keep both. What a record adds to the
-weighted sum is computed from its own factors alone, in the same order whatever stands beside it.
-
-Several uses of one parameter are merged to few contributions. A cell that is called at every time
-step uses its weights at one position each time. The norm of the sum takes the inner product of
-every pair of uses; as one contribution with many positions it takes one matrix product.
+Several uses of one parameter are merged to few contributions: the norm of their sum takes one
+matrix product instead of the inner products of all pairs.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +20,6 @@ import attrs
 import torch
 from torch import Tensor
 
-from prudent._torch_private import is_intercepted
 from prudent.training.gradients.factors import kernels
 from prudent.training.gradients.factors.experts import Routed
 from prudent.training.gradients.factors.kernels import fuses, weighted_rows
@@ -40,12 +30,10 @@ from prudent.training.gradients.factors.products import (
     cut_product,
     finite,
     multiplies_short,
-    operation,
     precise_product,
     short_product,
     shortened,
     summed_in_single,
-    whole_product,
     whole_products,
 )
 
@@ -61,26 +49,10 @@ def taken(rows: Tensor, columns: Tensor) -> bool:
         rows.dtype == columns.dtype
         and rows.dtype in (torch.float32, torch.bfloat16)
         and rows.shape[2] > 1
-        and kernels.fuses(rows, columns, even_traced=True)
+        and kernels.fuses(rows, columns)
     )
 
 
-def _is_large(rows: Tensor, columns: Tensor) -> bool:
-    return max(rows.shape[3], columns.shape[3]) > _LARGE
-
-
-def _like_factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
-    large = _is_large(rows, columns)
-    count = kernels.PARTIAL_SUMS if large else kernels.tile_pairs(rows.shape[2])
-    return rows.new_empty(*rows.shape[:2], count, 4, dtype=torch.float32)
-
-
-# Older versions of torch derive schemas from annotations of `typing` alone.
-@operation(
-    "prudent::factor_sums",
-    "(Tensor rows, Tensor columns, float[] scales) -> Tensor",
-    like=_like_factor_sums,
-)
 def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
     """The sums of `norms.gram_terms`.
 
@@ -93,22 +65,11 @@ def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tenso
         Shape (groups, records, partial sums, 4), to be summed over the third axis.
     """
     left, right = (factor.contiguous().flatten(0, 1) for factor in (rows, columns))
-    if _is_large(rows, columns):
+    if max(rows.shape[3], columns.shape[3]) > _LARGE:
         sums = kernels.gram_sums(_inner_products(left), _inner_products(right), scales)
     else:
         sums = kernels.factor_sums(left, right, scales)
     return sums.view(*rows.shape[:2], *sums.shape[1:])
-
-
-@operation(
-    "prudent::weighted_product",
-    like=lambda rows, columns, weights: weights.new_empty(
-        rows.shape[0], rows.shape[3], columns.shape[3]
-    ),
-)
-def weighted_product(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
-    """Σᵢ wᵢ rowsᵢᵀ columnsᵢ over the records; see `kernels.record_sums`."""
-    return kernels.record_sums(rows, columns, weights)
 
 
 def _inner_products(factor: Tensor) -> Tensor:
@@ -156,11 +117,12 @@ class Dense:
 def weighted_sums(gradients: Sequence[Dense], weights: Tensor) -> list[Tensor]:
     """The weighted sum of each, in double precision, computed as one product over all of them."""
     flat, weights = joined(gradients), weights.double()
-    if flat.dtype == torch.float32 and flat.numel() and fuses(flat, weights, even_traced=True):
+    if flat.dtype == torch.float32 and flat.numel() and fuses(flat, weights):
         total = weighted_rows(flat, weights)
     else:
-        whole = flat.dtype == weights.dtype or is_intercepted()
-        size = flat.shape[1] if whole else _converted(flat) // max(1, len(flat))
+        size = (
+            flat.shape[1] if flat.dtype == weights.dtype else _converted(flat) // max(1, len(flat))
+        )
         total = torch.cat(
             [
                 _finite_product(weights[None], part.to(weights.dtype))[0]
@@ -241,7 +203,7 @@ class Outer:
         """Σᵢ wᵢ gᵢ, added up in double precision, in pieces if the factors must be converted."""
         weights = weights.double()
         if self.is_taken:
-            return self.form(weighted_product(self.rows, self.columns, weights))
+            return self.form(kernels.record_sums(self.rows, self.columns, weights))
         records, size = self.rows.shape[1], max(1, self.rows.numel(), self.columns.numel())
         step = max(1, records * _converted(self.rows) // size)
         total: Tensor | None = None
@@ -258,8 +220,7 @@ class Outer:
         if self.short is not None:
             short = rows.contiguous(), columns.to(rows.dtype).contiguous()
             if taken(*short):
-                total: Tensor = weighted_product(*short, weights)
-                return total
+                return kernels.record_sums(*short, weights)
         left, right = self.cut(rows).double(), self.cut(columns).double()
         by_columns = right.numel() < left.numel()  # the smaller factor is scaled
         left, right = (
@@ -395,14 +356,14 @@ def _weighted(factor: Tensor, weights: Tensor) -> Tensor:
 def _finite_product(left: Tensor, right: Tensor) -> Tensor:
     """Left @ right with non-finite values replaced by zero, since 0 · ∞ must be 0.
 
-    In eager mode on the CPU, where reading a result is free, the operands are copied only if the
-    product is not finite; elsewhere they are always copied, so that nothing waits for the device.
+    On the CPU, where reading a result is free, the operands are copied only if the product is not
+    finite; elsewhere they are always copied, so that nothing waits for the device.
     """
-    if left.device.type == "cpu" and not is_intercepted():
+    if left.device.type == "cpu":
         product = left @ right
         if torch.isfinite(product).all():
             return product
-    return whole_product(finite(left), finite(right))
+    return finite(left) @ finite(right)
 
 
 def merged(contributions: Iterable[Contribution]) -> list[Contribution]:

@@ -1,13 +1,10 @@
 """Convolutions of any number of dimensions; see `layers` for what their backward provides.
 
-On the CPU a convolution is a matrix product over unfolded patches, channels last. That is faster
-than torch's convolution there and is the form that the gradients need. Patches are unfolded for a
-few images at a time, into memory that is used again and stays in the processor's cache: fetching
-new memory for all of them would take longer than the product. Elsewhere, and with oneDNN on x86,
-torch's convolution runs, and only the backward pass unfolds.
-
-On a GPU large images are kept with their channels last, whatever the model does: cuDNN needs no
-copies for them, and neither do the gradients.
+On the CPU a convolution is a matrix product over unfolded patches, channels last: faster than
+torch's convolution there, and the form that the gradients need. Patches are unfolded for a few
+images at a time, into memory that stays in the processor's cache. Elsewhere, and with oneDNN on
+x86, torch's convolution runs, and only the backward pass unfolds; on a GPU large images are kept
+with their channels last, which cuDNN and the gradients need no copies for.
 """
 
 import math
@@ -19,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from prudent._torch_private import is_intercepted
 from prudent.training.gradients.factors.contributions import (
     Dense,
     Form,
@@ -42,7 +38,6 @@ from prudent.training.gradients.factors.products import (
     Product,
     at_least_single,
     multiplies_short,
-    operation,
     precise_product,
     short_product,
     short_products,
@@ -188,16 +183,12 @@ class NativeConvolution(Function):
                 weight_use(_kept(cut(rows), values, geometry, shape, product, cut, ctx.last))
             elif ctx.last and shape[1] % ALIGNED == 0:
                 weight_use(_formed_last(rows, widened(values), geometry, shape, product))
-            elif _unfolds_strips(geometry, rows, shape[1:].numel(), images == ctx.records):
-                strips, begins = geometry.strips(widened(values))
-                formed = _strip_products(rows[0].mT, strips, begins, short)
-                weight_use(Dense(formed, lambda m: _from_strips(m, shape)))
             else:
                 axes = range(3 + geometry.dimensions, 3 + 2 * geometry.dimensions)
                 front = list(range(3, 3 + len(axes)))
                 windows = geometry.windows(widened(values)).movedim(list(axes), front)
                 columns = by_record(windows.flatten(3 + len(axes)).flatten(2, 2 + len(axes)))
-                factors = Outer(rows, columns, lambda m: _as_weight(m, shape), product)
+                factors = Outer(rows, columns, lambda m: m.reshape(*m.shape[:-3], *shape), product)
                 weight_use(factors.formed())
         if bias_use:
             bias_use(Dense(total(rows, [2]).movedim(0, 1).flatten(1)))
@@ -224,7 +215,9 @@ def _formed_last(
 ) -> Dense:
     """The per-example gradients of the weight, from images with their channels last."""
     records, size, form = rows.shape[1], math.prod(shape[1:]), geometry.form(shape)
-    if _unfolds_strips(geometry, rows, size, len(values) == records):
+    # Copying whole patches may cost more than one product per row of the kernel.
+    many = len(values) == records and rows.shape[1] * rows.shape[2] * size >= _LARGE
+    if many and geometry.kernel[0] > 1:
         strips, begins = row_strips(values, geometry)
         formed = _strip_products(rows[0].mT, strips.mT, begins, product is short_product)
         return Dense(formed, lambda m: form(m.flatten(-2).unsqueeze(-3)))
@@ -260,11 +253,8 @@ def _has_fast_adjoint(gradient: Tensor) -> bool:
 
 
 def _pieces(count: int, size: int) -> list[slice]:
-    """Slices of `count` images or records of `size` numbers each that fit into the cache.
-
-    A traced step has one slice: a compiler arranges the work itself.
-    """
-    step = max(1, _CACHED // max(1, size)) if not is_intercepted() else count
+    """Slices of `count` images or records of `size` numbers each that fit into the cache."""
+    step = max(1, _CACHED // max(1, size))
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
@@ -374,42 +364,12 @@ def _settings(geometry: Geometry) -> tuple[Any, ...]:
     return *sides, False, nothing, geometry.groups
 
 
-def _as_weight(matrix: Tensor, shape: Sequence[int]) -> Tensor:
-    """(..., groups, outputs of a group, channels of a group · kernel) as (..., *shape)."""
-    return matrix.reshape(*matrix.shape[:-3], *shape)
-
-
-def _from_strips(matrix: Tensor, shape: Sequence[int]) -> Tensor:
-    """(..., outputs, first kernel axis, channels · rest of kernel) as (..., *shape)."""
-    first, rest = shape[2], shape[3:]
-    split = matrix.reshape(*matrix.shape[:-2], first, shape[1], *rest)
-    return split.movedim(-2 - len(rest), -1 - len(rest))
-
-
-def _unfolds_strips(geometry: Geometry, rows: Tensor, size: int, one_image: bool) -> bool:
-    """Whether copying whole patches would cost more than one product per row of the kernel."""
-    patches = rows.shape[1] * rows.shape[2] * size
-    simple = geometry.groups == 1 and one_image and geometry.dimensions > 1
-    return simple and geometry.kernel[0] > 1 and patches >= _LARGE
-
-
 def _cuts_factors(*factors: Tensor) -> bool:
     """Whether torch's convolution would truncate its factors to TF32, so its gradient may too."""
     single = all(factor.is_cuda and factor.dtype != torch.float64 for factor in factors)
     return single and bool(torch.backends.cudnn.allow_tf32)
 
 
-@operation(
-    "prudent::strip_products",
-    "(Tensor rows, Tensor strips, int[] begins, bool short) -> Tensor",
-    like=lambda rows, strips, begins, short: rows.new_empty(
-        rows.shape[0],
-        rows.shape[1],
-        len(begins),
-        strips.shape[1],
-        dtype=torch.promote_types(rows.dtype, torch.float32),
-    ),
-)
 def _strip_products(rows: Tensor, strips: Tensor, begins: Sequence[int], short: bool) -> Tensor:
     """For each offset in `begins`, the rows times that slice of the strips, transposed."""
     if rows.dtype == torch.bfloat16:

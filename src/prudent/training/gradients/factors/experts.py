@@ -23,12 +23,8 @@ from prudent.training.gradients.factors.products import (
     ALIGNED,
     at_least_single,
     finite,
-    operation,
     precise_product,
-    whole_products,
 )
-
-_PIECE = 1 << 26  # inner products that are held at a time
 
 
 def experts_at(ends: Tensor, positions: int) -> Tensor:
@@ -68,64 +64,33 @@ class Routed:
         )
         return Routed(rows, columns, self.ends.view(len(rows), slots, -1).sum(1))
 
+    @property
+    def _is_taken(self) -> bool:
+        """Whether the kernels take the factors."""
+        same = self.rows.dtype == self.columns.dtype
+        short = self.rows.dtype in (torch.float32, torch.bfloat16)
+        return same and short and kernels.fuses(self.rows, self.columns)
+
     def squared_norms(self) -> Tensor:
-        """‖g‖² of each record; where it is the sum of inner products, with what may be rounded."""
-        factors = self.rows.contiguous(), self.columns.contiguous()
-        squares: Tensor = routed_squares(*factors, self.ends)
-        return squares
+        """‖g‖² of each record; elsewhere than on a GPU of gradients in double precision."""
+        if self._is_taken:
+            squares = kernels.routed_squares(self.rows, self.columns, self.ends.contiguous())
+        else:
+            records = zip(self.rows.double(), self.columns.double(), self.ends, strict=True)
+            each = (Routed(*(x[None] for x in record)).per_example() for record in records)
+            squares = torch.stack([gradient.square().sum() for gradient in each])
+        return squares.to(at_least_single(self.rows).dtype)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Σᵢ wᵢ gᵢ, added up in double precision."""
-        factors = self.rows.contiguous(), self.columns.contiguous()
-        total: Tensor = routed_sum(*factors, self.ends, weights.double())
-        return total
-
-
-def _takes(rows: Tensor, columns: Tensor) -> bool:
-    same = rows.dtype == columns.dtype and rows.dtype in (torch.float32, torch.bfloat16)
-    return same and kernels.fuses(rows, columns, even_traced=True)
-
-
-@operation(
-    "prudent::routed_squares",
-    like=lambda rows, columns, ends: at_least_single(rows.new_empty(len(rows))),
-)
-def routed_squares(rows: Tensor, columns: Tensor, ends: Tensor) -> Tensor:
-    """The squared norm of each record of `Routed`."""
-    if _takes(rows, columns):
-        return kernels.routed_squares(rows, columns, ends.contiguous()).to(torch.float32)
-    experts, positions = experts_at(ends, rows.shape[1]), rows.shape[1]
-    squares = []
-    with whole_products():
-        at_once = max(1, _PIECE // max(1, positions) ** 2)
-        for first in range(0, len(rows), at_once):
-            piece = slice(first, first + at_once)
-            left, right = (precise_product(x[piece], x[piece].mT) for x in (rows, columns))
-            own = experts[piece]
-            same = (own[:, :, None] == own[:, None, :]) & (own < ends.shape[1])[:, None, :]
-            sides = (left.diagonal(dim1=1, dim2=2) * right.diagonal(dim1=1, dim2=2)).sqrt()
-            reach = torch.where(same, sides[:, :, None] * sides[:, None, :], 0).sum((1, 2))
-            share = 8 * torch.finfo(left.dtype).eps * (rows.shape[2] + columns.shape[2]) ** 0.5
-            square = torch.where(same, left * right, 0).sum((1, 2)).clamp_min(0)
-            squares.append(square + share * reach)
-    return torch.cat(squares)
-
-
-@operation(
-    "prudent::routed_sum",
-    like=lambda rows, columns, ends, weights: weights.new_empty(
-        ends.shape[1], rows.shape[2], columns.shape[2]
-    ),
-)
-def routed_sum(rows: Tensor, columns: Tensor, ends: Tensor, weights: Tensor) -> Tensor:
-    """The weighted sum of `Routed`; what is not finite counts as zero."""
-    if _takes(rows, columns):
-        return kernels.routed_sums(rows, columns, ends.contiguous(), weights)
-    weighted = finite(rows.double() * weights[:, None, None]).flatten(0, 1)
-    columns = finite(columns.double()).flatten(0, 1)
-    order, sizes = _by_expert(ends, rows.shape[1])
-    parts = zip(*(torch.split(x[order], sizes) for x in (weighted, columns)), strict=True)
-    return torch.stack([left.mT @ right for left, right in list(parts)[:-1]])
+        """Σᵢ wᵢ gᵢ, added up in double precision; what is not finite counts as zero."""
+        weights = weights.double()
+        if self._is_taken:
+            return kernels.routed_sums(self.rows, self.columns, self.ends.contiguous(), weights)
+        weighted = finite(self.rows.double() * weights[:, None, None]).flatten(0, 1)
+        columns = finite(self.columns.double()).flatten(0, 1)
+        order, sizes = _by_expert(self.ends, self.rows.shape[1])
+        parts = zip(*(torch.split(x[order], sizes) for x in (weighted, columns)), strict=True)
+        return torch.stack([left.mT @ right for left, right in list(parts)[:-1]])
 
 
 def _by_expert(ends: Tensor, positions: int) -> tuple[Tensor, list[int]]:
@@ -135,10 +100,6 @@ def _by_expert(ends: Tensor, positions: int) -> tuple[Tensor, list[int]]:
     return experts.argsort(stable=True), counted.tolist()
 
 
-@operation(
-    "prudent::grouped_product",
-    like=lambda values, matrices, ends: values.new_empty(*values.shape[:2], matrices.shape[2]),
-)
 def grouped_product(values: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     """Each position of `values`, (records, positions, size), times the matrix of its expert."""
     # No view of another tensor: models add a bias to it in place.
@@ -177,8 +138,7 @@ class Experts(Function):
         """Multiply; `transposed` means that the parameter is stored as transposed matrices."""
         ctx.save_for_backward(values if use else None, matrices, ends)
         ctx.transposed, ctx.use = transposed, use
-        product: Tensor = grouped_product(values, matrices, ends)
-        return product
+        return grouped_product(values, matrices, ends)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -187,7 +147,7 @@ class Experts(Function):
         gradient = gradients[0].to(matrices.dtype)
         if ctx.use:
             rows, columns = (gradient, values) if ctx.transposed else (values, gradient)
-            ctx.use(Routed(rows, columns, ends))
+            ctx.use(Routed(rows.contiguous(), columns.contiguous(), ends))
         passed = grouped_product(gradient, matrices.mT, ends) if ctx.needs_input_grad[1] else None
         return None, passed, *[None] * 4
 
@@ -200,11 +160,7 @@ def one_by_one(mat_a: Tensor, mat_b: Tensor, *, offs: Tensor, **options: Any) ->
 
 
 def histogram(
-    call: Callable[..., Any],
-    input: Tensor,
-    bins: int = 100,
-    min: float = 0,
-    max: float = 0,
+    call: Callable[..., Any], input: Tensor, bins: int = 100, min: float = 0, max: float = 0
 ) -> Tensor:
     """`torch.histc` between public bounds, for which vmap has no rule."""
     if min == max:

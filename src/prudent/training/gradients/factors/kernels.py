@@ -1,6 +1,6 @@
 """Triton kernels for what a step does to every layer, each in one pass over memory.
 
-Elsewhere torch's operations do it, a pass each, or a compiled step fuses them; see `fuses`.
+Elsewhere torch's operations do it, a pass each; see `fuses`.
 
 torch normalises images on a GPU only with channels first, while its convolutions are faster with
 channels last; copies between the two took a third of a step. So images are kept with their channels
@@ -16,9 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from prudent._torch_private import is_intercepted, is_traced
-from prudent.training.gradients.factors.products import operation
 
 
 class Geometry:
@@ -49,33 +46,6 @@ class Geometry:
             values = values.unfold(2 + axis, d * (k - 1) + 1, t)[..., ::d]
         grouped = images, self.groups, channels // self.groups
         return values.reshape(*grouped, *values.shape[2:]).transpose(0, 1)
-
-    def strips(self, values: Tensor) -> tuple[Tensor, list[int]]:
-        """Unfold all axes but the first: (images, channels · rest of kernel, rows · rest of size).
-
-        The patches that start `offset` rows further down are a slice, so offsets along the first
-        axis of the kernel need no copies. Rows that belong to different residues modulo the stride
-        are stored separately. Also returns where the slice of each offset begins. One group only.
-        """
-        kernel, stride, dilation = self.kernel[0], self.stride[0], self.dilation[0]
-        rest = Geometry(
-            [1, *self.kernel[1:]], [1, *self.stride[1:]], [0] * self.dimensions, self.dilation, 1
-        )
-        below = -(values.shape[2] + 2 * self.padding[0]) % stride
-        sides = [(p, p) for p in self.padding]
-        sides[0] = self.padding[0], self.padding[0] + below
-        values = functional.pad(values, [side for pair in reversed(sides) for side in pair])
-        windows = rest.windows(values)[0].squeeze(2 + self.dimensions)
-        kernels = range(2 + self.dimensions, windows.ndim)
-        windows = windows.movedim(list(kernels), list(range(2, 2 + len(kernels))))
-        split = windows.unflatten(2 + len(kernels), (-1, stride))  # type: ignore[no-untyped-call]
-        apart = split.movedim(3 + len(kernels), 2 + len(kernels))
-        rows, positions = apart.shape[3 + len(kernels)], math.prod(apart.shape[4 + len(kernels) :])
-        begins = [
-            (residue * rows + start) * positions
-            for start, residue in (divmod(offset * dilation, stride) for offset in range(kernel))
-        ]
-        return apart.flatten(2 + len(kernels)).flatten(1, -2), begins
 
     def patches(self, values: Tensor) -> Tensor:
         """Patches of shape (groups, images · positions, kernel · channels of a group)."""
@@ -145,18 +115,10 @@ _LARGE_MATRIX = 1 << 24
 _AT_ONCE = 64  # positions of a record that `record_sums` reads in one step
 
 
-def fuses(*values: Tensor, even_traced: bool = False) -> bool:
-    """Whether the kernels take these tensors: on a GPU, contiguous, and not being compiled.
-
-    Args:
-        values: The tensors.
-        even_traced: Whether the kernel is an operation of its own, which a traced program keeps.
-    """
-    return (
-        all(each.is_cuda and each.is_contiguous() for each in values)
-        and (not is_intercepted() or (even_traced and is_traced()))
-        and work_on(values[0].device)
-    )
+def fuses(*values: Tensor) -> bool:
+    """Whether the kernels take these tensors: on a GPU, and contiguous."""
+    on_device = all(each.is_cuda and each.is_contiguous() for each in values)
+    return on_device and work_on(values[0].device)
 
 
 @cache
@@ -239,11 +201,6 @@ def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tenso
     """The same sums of the inner products of all rows and of all columns, which are not stored.
 
     Single-precision factors are truncated to TF32 as they are read.
-
-    Args:
-        rows: Shape (batch, positions, size), contiguous, in single precision or bfloat16.
-        columns: The same type, with a size of its own.
-        scales: Factors of the last three sums.
 
     Returns:
         Shape (batch, `tile_pairs`, 4), to be summed over the second axis.
@@ -428,19 +385,6 @@ def group_norm_backward(
     return passed, slopes, shifts
 
 
-def channel_gradients(
-    gradient: Tensor, values: Tensor, means: Tensor, scales: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The gradients of weight and bias of a group normalisation by image, channels first."""
-    images, channels = values.shape[:2]
-    slopes = torch.empty(images, channels, device=values.device)
-    shifts, count = torch.empty_like(slopes), values.numel() // (images * channels)
-    given = gradient, values, means, scales, slopes, shifts
-    group = channels // means.shape[1]
-    _launch("channel_gradients", (images * channels,), *given, count, group, _ADDED_ROW)
-    return slopes, shifts
-
-
 def row_squares(values: Tensor) -> Tensor:
     """Sums of squares of (records, size) in double precision, to be summed over the second axis."""
     records, size = values.shape
@@ -476,7 +420,12 @@ def _power(number: int) -> int:
 
 
 def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
-    """As `Geometry.strips`, with channels last: (images, rows · positions, kernel · channels)."""
+    """Patches without their rows: (images, rows · positions, rest of kernel · channels).
+
+    The patches that start `offset` rows further down are a slice, so offsets along the first axis
+    of the kernel need no copies. Rows that belong to different residues modulo the stride are
+    stored separately. Also returns where the slice of each offset begins. One group only.
+    """
     images, channels, height, breadth = values.shape
     (kernel, across), (stride, step) = geometry.kernel, geometry.stride
     positions = geometry.output_size([height, breadth])[1]
@@ -534,9 +483,6 @@ def depthwise_gradients(values: Tensor, gradient: Tensor, geometry: Geometry) ->
     return result
 
 
-@operation(
-    "prudent::weighted_rows", like=lambda values, weights: weights.new_empty(values.shape[1])
-)
 def weighted_rows(values: Tensor, weights: Tensor) -> Tensor:
     """Σᵢ wᵢ valuesᵢ of (records, size) in double precision; what is not finite counts as zero."""
     records, size = values.shape

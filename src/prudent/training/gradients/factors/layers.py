@@ -1,15 +1,10 @@
 """Layers that provide the factors of their parameters' per-example gradients.
 
-Each function here computes what its torch namesake computes, on plain tensors whose first axis is
-the record. Its backward returns only the gradient of the input, and only if one is needed: the
-ordinary parameter gradients, which a private step never uses, are never computed. Their factors are
-passed to `use` callbacks instead.
-
-The first argument of every function is an anchor, a scalar that requires a gradient and receives
-none: it makes autograd visit the layer in the backward pass.
-
-Layer and group normalisation, like torch's own, keep their input and two statistics of it, but not
-the normalised values: those are as large as the input and are recomputed in the backward pass.
+Each function computes what its torch namesake computes, on plain tensors whose first axis is the
+record. Its backward returns only the gradient of the input; the factors of the parameters' are
+passed to `use` callbacks. The first argument is an anchor, a scalar that requires a gradient and
+receives none: it makes autograd visit the layer in the backward pass. Normalised values, as large
+as the input, are recomputed in the backward pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +19,6 @@ from torch.nn import functional
 from prudent._torch_private import suggest_memory_format
 from prudent.training.gradients.factors.contributions import Dense, Use, outer, table_rows
 from prudent.training.gradients.factors.kernels import (
-    channel_gradients,
     fuses,
     group_norm,
     group_norm_backward,
@@ -313,15 +307,7 @@ class GroupNorm(Function):
             return None, change if ctx.needs_input_grad[1] else None, *[None] * 8
         values = at_least_single(values)
         ordered = _ordered(gradient, values)
-        single = torch.float64 not in (gradient.dtype, values.dtype)
-        if not (weight_use or bias_use):
-            pass
-        elif single and fuses(ordered, values):
-            by_image = channel_gradients(ordered, values, mean, scale)
-            for use, part in zip(ctx.uses, by_image, strict=True):
-                if use:
-                    use(Dense(_by_record(part, ctx.records)))
-        else:
+        if weight_use or bias_use:
             # The normalised values are affine in the input, so two sums per channel are enough.
             positions = range(2, values.ndim)
             shifts = total(gradient, positions)

@@ -18,12 +18,7 @@ from prudent.training.gradients.factors.contributions import (
     taken,
 )
 from prudent.training.gradients.factors.experts import Routed
-from prudent.training.gradients.factors.kernels import (
-    ADDED,
-    fuses,
-    gram_sums,
-    row_squares,
-)
+from prudent.training.gradients.factors.kernels import ADDED, fuses, gram_sums, row_squares
 from prudent.training.gradients.factors.products import (
     Product,
     aligned,
@@ -258,10 +253,6 @@ def _lost(sides: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """An allowance for products that are too small for their type and underflow to zero.
 
     Such products arise in one factor of a gradient, while the other factor may be large.
-
-    Args:
-        sides: Lengths of both factors at each position, (groups, records, positions).
-        sizes: Number of entries that each factor has per position.
     """
     tiny = torch.finfo(sides[0].dtype).tiny
     sums = [

@@ -9,48 +9,13 @@ orders, so they must not round the factors differently. There are two ways to be
   exact in single precision, and a GPU multiplies them many times as fast.
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from prudent._torch_private import is_intercepted, is_traced
-
-Answer = TypeVar("Answer")
-Arguments = ParamSpec("Arguments")
-
-
-def operation(
-    name: str, schema: str | None = None, *, like: Callable[Arguments, Answer]
-) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
-    """A decorator of functions that launch kernels of their own.
-
-    torch's way to such an operation takes the host longer than most kernels take, so only a traced
-    program goes it.
-
-    Args:
-        name: The name of the operation.
-        schema: Its schema, for versions of torch that cannot derive it.
-        like: Returns empty tensors like the results.
-    """
-
-    def made(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-        registered = torch.library.custom_op(name, function, mutates_args=(), schema=schema)
-        registered.register_fake(like)
-
-        @functools.wraps(function)
-        def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-            answer: Answer = (registered if is_intercepted() else function)(*args, **kwargs)
-            return answer
-
-        return call
-
-    return made
-
 
 _DEVICE: Any = torch.backends.cuda.matmul
 _HOST: Any = getattr(torch.backends.mkldnn, "matmul", None)
@@ -141,14 +106,7 @@ def precise_product(left: Tensor, right: Tensor) -> Tensor:
     """Left @ right, summed in single precision or better even if the factors are shorter."""
     if left.dtype == right.dtype and multiplies_short(right):
         return by_batch(summed_in_single, left, right)
-    return whole_product(at_least_single(left), at_least_single(right))
-
-
-def whole_product(left: Tensor, right: Tensor) -> Tensor:
-    """Left @ right, to be called in `whole_products`; a traced program keeps the precision."""
-    if left.is_cuda and is_traced():
-        return by_batch(_whole_product, left, right)
-    return left @ right
+    return at_least_single(left) @ at_least_single(right)
 
 
 def short_product(left: Tensor, right: Tensor) -> Tensor:
@@ -210,18 +168,6 @@ def at_least_single(values: Tensor) -> Tensor:
     return values.float() if values.dtype in HALF else values
 
 
-def _like_product(left: Tensor, right: Tensor) -> Tensor:
-    return left.new_empty(left.shape[0], left.shape[1], right.shape[2])
-
-
-# The settings of a product are set inside: a traced step keeps no settings of its own.
-@operation("prudent::short_product", like=_like_product)
 def _short_product(left: Tensor, right: Tensor) -> Tensor:
     with short_products():
-        return torch.bmm(left, right)
-
-
-@operation("prudent::whole_product", like=_like_product)
-def _whole_product(left: Tensor, right: Tensor) -> Tensor:
-    with whole_products():
         return torch.bmm(left, right)

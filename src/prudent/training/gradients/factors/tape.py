@@ -38,6 +38,9 @@ def tensors(tree: Any) -> list[Tensor]:
     return found
 
 
+_LEAF = "AccumulateGrad"
+
+
 def leaves_behind(results: Iterable[Tensor]) -> Iterator[Tensor]:
     """Every leaf tensor that the results depend on through autograd, once each."""
     seen, waiting = set(), []
@@ -46,27 +49,20 @@ def leaves_behind(results: Iterable[Tensor]) -> Iterator[Tensor]:
             yield result
         waiting.append(result.grad_fn)
     while waiting:
-        node = waiting.pop()
+        node: Any = waiting.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
-            yield leaf
-        waiting += [before for before, _ in node.next_functions]
+        if type(node).__name__ == _LEAF:
+            yield node.variable
+        else:
+            waiting.extend([before for before, _ in node.next_functions])
 
 
 def refuse_foreign(
     leaves: Iterable[Tensor], allowed: Iterable[Tensor], parameters: Mapping[str, Tensor]
 ) -> None:
-    """Raise an error if there is a leaf whose gradient would be silently left out.
-
-    Args:
-        leaves: The leaves of the losses.
-        allowed: The leaves whose gradients are computed.
-        parameters: Trained values by name, which share memory with their parameters; used for the
-            message.
-    """
+    """Raise an error if there is a leaf whose gradient would be silently left out."""
     known = {id(tensor) for tensor in allowed}
     for leaf in leaves:
         if id(leaf) not in known:
@@ -211,13 +207,7 @@ class Tape(ABC):
 
 
 class NormTape(Tape):
-    """Accumulates squared norms and optionally keeps the contributions for a weighted sum.
-
-    Args:
-        parameters: As for every tape.
-        keep: Whether to keep what a weighted sum needs.
-        slots: As for every tape.
-    """
+    """Accumulates squared norms and optionally keeps the contributions for a weighted sum."""
 
     def __init__(self, parameters: Mapping[str, Tensor], *, keep: bool, slots: int = 1) -> None:
         super().__init__(parameters, slots)
@@ -257,11 +247,6 @@ class SumTape(Tape):
 
     Those that are merged for the norm of a parameter are kept and merged here, too: where terms
     cancel, the sum must round them as the norm did.
-
-    Args:
-        parameters: As for every tape.
-        weights: One per record, or per person.
-        slots: As for every tape.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], weights: Tensor, slots: int = 1) -> None:
@@ -320,13 +305,7 @@ class SumTape(Tape):
 
 
 class FormTape(Tape):
-    """Forms every record's gradient by accumulating contributions as they arrive.
-
-    Args:
-        parameters: As for every tape.
-        records: Number of records.
-        slots: As for every tape.
-    """
+    """Forms every record's gradient by accumulating contributions as they arrive."""
 
     def __init__(self, parameters: Mapping[str, Tensor], records: int, slots: int = 1) -> None:
         super().__init__(parameters, slots)

@@ -411,26 +411,6 @@ def normalise_backward(
 
 
 @triton.jit
-def channel_gradients(
-    gradient, values, means, scales, slopes, shifts, count, group, block: tl.constexpr
-):
-    """Program r adds up the positions of a channel of an image, row r of all of them."""
-    row = tl.program_id(0).to(tl.int64)
-    mean = tl.load(means + row // group)
-    slope = tl.zeros([block], tl.float32)
-    shift = tl.zeros([block], tl.float32)
-    for start in range(0, count, block):
-        places = start + tl.arange(0, block)
-        inside = places < count
-        change = tl.load(gradient + row * count + places, mask=inside, other=0.0).to(tl.float32)
-        value = tl.load(values + row * count + places, mask=inside, other=0.0).to(tl.float32)
-        slope += tl.where(inside, change * (value - mean), 0.0)
-        shift += change
-    tl.store(slopes + row, tl.sum(slope, 0) * tl.load(scales + row // group))
-    tl.store(shifts + row, tl.sum(shift, 0))
-
-
-@triton.jit
 def row_squares(values, sums, size, parts, block: tl.constexpr):
     """Program (r, p) adds up blocks p, p + parts, … of row r."""
     row = tl.program_id(0).to(tl.int64)

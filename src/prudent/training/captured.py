@@ -1,14 +1,8 @@
-"""Steps as compiled programs, and their replay as CUDA graphs.
+"""Replay of steps as CUDA graphs: one launch instead of thousands, without Python in between.
 
-A step is compiled into one fused program: traced once, compiled by torch's inductor. Tracing
-happens below autograd and vmap, where a step is a straight sequence of tensor operations, so the
-compiler sees norms, test and weighted sum as one graph.
-
-A replay is one launch instead of thousands, without Python in between.
-
-A program is made for the shapes of a batch, and so for its number of chunks, which is secret. It
-repeats what Python did when it was made. So all programs of a step must have been made in one state
-of the model and the loss: as soon as that changes, the step drops all of them (`Step.programs`).
+A graph is made for the shapes of a batch, and so for its number of chunks, which is secret. It
+repeats what Python did when it was made. So all graphs of a step must have been made in one state
+of the model and the loss: as soon as that changes, the step drops all of them (`Step.refresh`).
 """
 
 import gc
@@ -22,158 +16,9 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
-from torch.overrides import TorchFunctionMode
 
-from prudent._torch_private import (
-    TorchDispatchMode,
-    compile_graph,
-    copied_to,
-    make_fx,
-    maybe_get_level,
-    pytree,
-)
-from prudent.training.gradients.engine import native_products
-from prudent.training.gradients.factors.products import whole_products
-from prudent.training.gradients.record_streams import Branches, followed_branches, is_capturing
-
-Program = Callable[..., Any]
-Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
-_SETTLED = 1
-"""Calls that run as they are after programs were dropped, lest one is compiled for every step.
-
-Fewer than `_WARM_UP`: nothing can be compiled while a graph is captured.
-"""
-
-
-class Compiled:
-    """Wraps a function of trees of tensors and compiles it for each set of input shapes.
-
-    Random calls with a `generator=` argument are made outside the compiled program, in the same
-    order and with the same calls, so the compiled function returns the numbers of the eager one up
-    to rounding. Dropout, which takes no generator, is drawn inside the program and gets different
-    numbers.
-
-    The first call with new shapes runs the function eagerly, to see what it draws, and then once
-    more for tracing. Neither result is kept, since a gradient is as large as the model: the program
-    computes it again from the same draws. It contains no Python, so the function must depend only
-    on the values of its arguments; if anything else changes, call `clear`.
-
-    Args:
-        function: Takes and returns trees of tensors.
-        backend: Turns a traced graph into a callable.
-    """
-
-    def __init__(self, function: Callable[..., Any], backend: Backend = compile_graph) -> None:
-        self._function = function
-        self._backend = backend
-        self._programs: dict[Any, tuple[Program, Branches]] = {}
-        self._waits = 0
-
-    def clear(self) -> None:
-        """Drop all programs."""
-        self._programs.clear()
-        self._waits = _SETTLED
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Return what the function returns."""
-        leaves = pytree.tree_leaves(arguments)
-        key = kind_of(arguments)
-        # On the CPU the program is compiled as one, so the layers, like the norms, must not use
-        # reduced-precision products. On a GPU the products of norms and sums have settings of
-        # their own.
-        on_device = any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in leaves)
-        precision = nullcontext() if on_device else whole_products()
-        with torch.no_grad(), native_products(), precision:
-            if key in self._programs:
-                program, branches = self._programs[key]
-                if not branches.holds():
-                    return self._function(*arguments)
-                if (outer := followed_branches()) is not None:
-                    outer.include(branches)  # a graph of the program repeats its branches, too
-                return program(*arguments)
-            if self._waits:
-                self._waits -= 1
-                return self._function(*arguments)
-            with _RandomCalls() as calls:
-                self._function(*arguments)
-            drawn, branches = [draw.example for draw in calls.made], Branches()
-            try:
-                with branches.followed():
-                    program = self._compile(arguments, calls.made)
-            except Exception as error:  # any operation that cannot be traced or compiled
-                # Its text may come from values of the batch, so only its kind is shown.
-                warnings.warn(
-                    "The step could not be compiled and runs as it is, which changes no number "
-                    f"({type(error).__name__}).",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-                self._programs[key] = self._function, Branches()
-                with _RandomCalls(drawn):
-                    return self._function(*arguments)
-            self._programs[key] = program, branches
-            return program(*arguments, drawn=drawn)
-
-    def _compile(self, arguments: tuple[Any, ...], draws: "Sequence[_RandomCall]") -> Program:
-        leaves, structure = pytree.tree_flatten(arguments)
-        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        shape: pytree.TreeSpec | None = None
-
-        def on_tensors(*tensors: Tensor) -> list[Any]:
-            nonlocal shape
-            given = list(leaves)
-            for place, tensor in zip(places, tensors, strict=False):
-                given[place] = tensor
-            with _RandomCalls(tensors[len(places) :]):
-                result = self._function(*pytree.tree_unflatten(given, structure))
-            results, shape = pytree.tree_flatten(result)
-            return results
-
-        examples = [*(leaves[place] for place in places), *(draw.example for draw in draws)]
-        compiled = self._backend(make_fx(on_tensors)(*examples), examples)
-
-        def program(*arguments: Any, drawn: Sequence[Tensor] | None = None) -> Any:
-            assert shape is not None
-            given = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
-            drawn = [draw.call() for draw in draws] if drawn is None else drawn
-            return pytree.tree_unflatten(compiled(*given, *drawn), shape)
-
-        return program
-
-
-class _RandomCall(NamedTuple):
-    """A random call that can be repeated, and its first result: an example input."""
-
-    call: Callable[[], Tensor]
-    example: Tensor
-
-
-class _RandomCalls(TorchFunctionMode):
-    """Records every call with a `generator=` argument, or answers it with a given tensor.
-
-    Args:
-        given: The results of the calls, in their order; None: they are made and recorded.
-    """
-
-    def __init__(self, given: Sequence[Tensor] | None = None) -> None:
-        super().__init__()
-        self.made: list[_RandomCall] = []
-        self._given: Iterator[Tensor] | None = None if given is None else iter(given)
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if "generator" not in (kwargs or {}):
-            return func(*args, **(kwargs or {}))
-        if self._given is not None:
-            return next(self._given)
-        call = partial(func, *args, **kwargs)
-        example = call()
-        if maybe_get_level(example) != -1:
-            raise RuntimeError("A model that draws with a generator of its own is not compiled.")
-        self.made.append(_RandomCall(call, example))
-        return example
+from prudent._torch_private import TorchDispatchMode, copied_to, pytree
+from prudent.training.gradients.record_streams import Branches, is_capturing
 
 
 def kind(leaf: Any) -> Any:
@@ -192,8 +37,6 @@ def kind_of(tree: Any) -> Hashable:
 _WARM_UP = 2
 """Calls that run as they are before a capture."""
 _MOST, _MOST_KEYS = 32, 1 << 10
-_RESULTS = 1 / 8
-"""Share of the device's memory for the results of graphs of one shape: each is a whole model."""
 _LOG = logging.getLogger(__name__)
 
 Split = Callable[[Callable[..., None], tuple[Tensor, ...]], None]
@@ -222,12 +65,15 @@ class Captured:
     default generator, as dropout draws them, follow its seed at every replay, as without a graph.
 
     A graph repeats the branches that the function took by numbers drawn on the host; others that
-    recur get a graph as well, if graphs share memory. Only a few get one, because each keeps its
-    result; further shapes and branches, and functions that cannot be captured, run as they are.
+    recur get a graph as well, if graphs share memory. They also share their results, which may be
+    as large as a model: every graph writes to the result of the first, if the forms are equal. Only
+    some shapes and branches get a graph; others, and functions that cannot be captured, run as they
+    are.
 
     Args:
-        function: Takes and returns trees of tensors on one CUDA device. The tensors of its first
-            argument are read where they are, and must not move between calls. Tensors that it
+        function: Takes and returns trees of tensors on one CUDA device; what it returns is its own,
+            or an argument but the first. The tensors of its first argument are read where they
+            are, and must not move between calls. Tensors that it
             changes in place are changed by every replay; what it does on the host happens once in
             a capture, and not in a replay. If what it depends on there changes, call `clear`.
         generators: Generators that the function draws from, besides torch's default.
@@ -252,6 +98,7 @@ class Captured:
         """Drop all graphs."""
         self._calls: dict[Any, int] = {}
         self._graphs: dict[Any, list[_Graph]] = {}
+        self._result: Any = None  # of the first graph; others overwrite it
         self._pool = torch.cuda.graph_pool_handle() if self._shares else None
 
     def __call__(self, fixed: Any, *arguments: Any) -> Any:
@@ -268,23 +115,26 @@ class Captured:
             # Branches that recur, as with LayerDrop, get graphs of their own.
             path = key, graphs[0].branches.now() if graphs else ()
             calls = self._calls[path] = self._calls.get(path, 0) + 1
-            if calls == _WARM_UP + 1 and self._has_room(graphs):
+            if calls == _WARM_UP + 1 and (self._shares or not graphs) and self._has_room:
                 graph = self._capture(fixed, arguments)
             if graph is None or not graph.branches.holds():
                 return self._function(fixed, *arguments)
             self._graphs[key] = [*graphs, graph]
         return graph.replay(pytree.tree_leaves(arguments))
 
-    def _has_room(self, graphs: "list[_Graph]") -> bool:
-        """Whether one more graph may be kept beside those of the same shape."""
-        if sum(map(len, self._graphs.values())) >= _MOST:
-            return False
-        if not graphs:
-            return True
-        results = pytree.tree_leaves(graphs[0].result)
-        size = sum(leaf.nbytes for leaf in results if isinstance(leaf, Tensor))
-        device = torch.cuda.get_device_properties(torch.cuda.current_device())
-        return self._shares and size * (len(graphs) + 1) <= _RESULTS * device.total_memory
+    @property
+    def _has_room(self) -> bool:
+        return sum(map(len, self._graphs.values())) < _MOST
+
+    def _written(self, result: Any) -> Any:
+        """The result of the first graph, overwritten by one of equal form; or this one itself."""
+        places, tensors = pytree.tree_leaves(self._result), pytree.tree_leaves(result)
+        if not self._shares or _forms(places) != _forms(tensors):
+            return result
+        for place, tensor in zip(places, tensors, strict=True):
+            if isinstance(tensor, Tensor):
+                place.copy_(tensor)
+        return self._result
 
     def _capture(
         self, fixed: Any, arguments: tuple[Any, ...], placing: "PlacedNumbers | None" = None
@@ -302,6 +152,7 @@ class Captured:
                 # which graph is replayed follows from the secret number of chunks.
                 if not torch.equal(host, torch.get_rng_state()):
                     raise RuntimeError("A graph cannot follow a number that is drawn on the host.")
+                result = self._written(result)
         except RuntimeError:  # its text may come from a kernel, so nothing of it is shown
             torch.set_rng_state(host)
             for generator, state in before:
@@ -321,6 +172,7 @@ class Captured:
                 )
             return None
         _LOG.info("The step is replayed as a CUDA graph.")
+        self._result = result if self._result is None else self._result
         return _Graph(parts, fixed, pytree.tree_leaves(inputs), result, branches)
 
 
@@ -331,8 +183,6 @@ class PlacedNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     shapes. Nothing of a record is among these numbers: to read it, the host would have to wait. Nor
     are drawn ones: a capture ends if the host has drawn any.
     """
-
-    passes_on = True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -347,12 +197,7 @@ class PlacedNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Parts:
-    """Captures what is done in a context as graphs, divided where a step waits for others.
-
-    Args:
-        pool: The memory of the graphs, which are replayed one after another.
-        generators: Generators that are drawn from, besides torch's default.
-    """
+    """Captures what is done in a context as graphs, divided where a step waits for others."""
 
     def __init__(self, pool: Any, generators: Sequence[torch.Generator]) -> None:
         self._pool, self._generators = pool, generators
@@ -441,6 +286,11 @@ def _renew(generator: torch.Generator, state: Tensor) -> None:
     fresh = torch.Generator(generator.device)
     fresh.set_state(state)
     generator.graphsafe_set_state(fresh.graphsafe_get_state())
+
+
+def _forms(leaves: list[Any]) -> list[Any]:
+    """Shapes and types of tensors, and other values themselves."""
+    return [(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in leaves]
 
 
 def _place(leaf: Any) -> Any:
