@@ -101,12 +101,10 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.open_groups", {"column": [1e-40]}),
     ("release.open_groups", {"unit": [1e-40]}),
     ("release.ratio", {"column": [1e-40]}),
-    ("release.ArrayColumn", {"values": RAGGED}),
-    ("release.ArrayColumn", {"scale": RAGGED}),
+    ("release.open_column", {"source": RAGGED}),
     ("release.ProposeTestReleaseMechanism", {"monotone": np.ma.masked_array([1.0, 2.0], [1, 0])}),
     ("release.ProposeTestReleaseMechanism", {"monotone": torch.ones(2)}),
     *(("release.Ledger", {name: np.array([])}) for name in ("adaptive", "relation")),
-    ("release.ArrayColumn.of", {"values": "a"}),
     ("release.PartitionSelection.needed", {"probability": torch.tensor(0.5)}),
     ("release.quantile", {"confidence": Decimal("0.9")}),
     ("training.check", {"made_up": np.array(["a", None], dtype=object)}),
@@ -115,7 +113,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
         ("release.ProposeTestReleaseMechanism.calibrate", {name: torch.zeros(2, 3)})
         for name in ("fallback", "monotone")
     ),
-    ("release.ArrayColumn.of", {"kind": AMBIGUOUS}),
+    ("release.open_column", {"kind": AMBIGUOUS}),
     ("release.Lattice", {"high": None}),
     ("release.check_margin", {"domain": None}),
     ("release.check_margin", {"size": 729}),
@@ -173,7 +171,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("training.check", {"model": "x"}),
     ("training.gradient_norms", {"execution": "mean"}),
     ("training.suggest_aggregation", {"norms": None}),
-    ("release.ArrayColumn.of", {"kind": AMBIGUOUS, "values": AMBIGUOUS}),
+    ("release.open_column", {"kind": AMBIGUOUS, "source": AMBIGUOUS}),
     *(
         (f"certify.CertifiedClassifier.{name}", {"X": each})
         for name in ("predict", "scores", "score")

@@ -12,7 +12,7 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.release import search_quantile
 from prudent.release.columns import conversions
-from prudent.release.columns.column import ArrayColumn, Column
+from prudent.release.columns.column import Column
 from prudent.release.failures import UNREADABLE, SourceError, redact_errors
 from prudent.release.outcome import Released
 from prudent.release.statistics import (
@@ -29,6 +29,7 @@ from prudent.release.statistics import (
     trimmed_sum,
     variance,
 )
+from tests.oracles.array_column import ArrayColumn
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
 

@@ -34,7 +34,8 @@ TABLE = pa.table(
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
     monkeypatch.setattr(table_columns, "SAMPLE", 2_000)
     monkeypatch.setattr(table_columns, "_SLACK", 0.05)
 

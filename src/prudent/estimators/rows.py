@@ -23,7 +23,7 @@ import numpy.typing as npt
 from prudent import _extras, _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns import conversions
-from prudent.release.columns.column import ArrayColumn, Column, in_order
+from prudent.release.columns.column import Column, in_order
 from prudent.release.columns.scales import Scale
 from prudent.release.lattice import FloatArray
 from prudent.release.noise import Noise
@@ -58,6 +58,7 @@ class ArrayRows:
         """Remember what returns all rows that have no gap."""
         self.names = tuple(names)
         self._read = functools.cache(read)
+        self._open: Callable[[int], Column] | None = None
 
     @classmethod
     def of(cls, names: Sequence[str], *parts: npt.NDArray[Any]) -> "ArrayRows":
@@ -82,7 +83,11 @@ class ArrayRows:
 
     def column(self, place: int) -> Column:
         """See `Rows`."""
-        return ArrayColumn(self._read()[:, place])
+        if self._open is None:
+            with _extras.needed("A model that finds bounds"):
+                from prudent.release.columns.values import open_matrix
+            self._open = open_matrix(self._read())
+        return self._open(place)
 
 
 def doubles(array: npt.NDArray[Any]) -> FloatArray:

@@ -22,7 +22,6 @@ import pyarrow.parquet
 
 from prudent import release
 from prudent.release import statistics
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.opening import open_column, open_groups
 from prudent.release.columns.pool import together
 from prudent.release.columns.sql import column_queries, queries, table_columns
@@ -31,6 +30,7 @@ from prudent.release.failures import SourceError
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from tests import answered_twice
+from tests.oracles.array_column import ArrayColumn
 from tests.release.columns.columns_suite import ADVERSARIAL, LATTICES, check_same_clipped_sums
 
 USUAL = 300

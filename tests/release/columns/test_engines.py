@@ -15,7 +15,6 @@ pytest.importorskip("opendp", reason="needs the extra `tables`")
 import pyarrow as pa  # noqa: E402
 
 from prudent.release import statistics  # noqa: E402
-from prudent.release.columns.column import ArrayColumn  # noqa: E402
 from prudent.release.columns.opening import (  # noqa: E402
     open_column,
     open_groups,
@@ -26,6 +25,7 @@ from prudent.release.columns.sql import table_columns  # noqa: E402
 from prudent.release.columns.sql.table_columns import TableColumn  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 from prudent.release.outcome import Released  # noqa: E402
+from tests.oracles.array_column import ArrayColumn  # noqa: E402
 from tests.release.columns.columns_suite import (  # noqa: E402
     ADVERSARIAL,
     LATTICES,
@@ -62,7 +62,8 @@ def postgres_table(postgres_url: str) -> Any:
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
     monkeypatch.setattr(table_columns, "SAMPLE", 100)
 
 
@@ -377,7 +378,8 @@ def test_a_condition_that_fails_keeps_no_row_in_spark(session: Any, where: Any) 
 
 
 def test_little_leaves_spark(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
     frame = session.range(5_000).selectExpr("id * 100 / 5000 AS x")
     sent: list[str] = []
     taken: list[int] = []
@@ -417,7 +419,8 @@ def test_spark_answers_as_an_array_does(session: Any, monkeypatch: pytest.Monkey
     check_words(open_column(words, "w", kind="categories"))
     table = flights(FLIGHTS).slice(0, 3_000)
     frame = session.createDataFrame(table.to_pandas().replace({np.nan: None}))
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
     check_flights(table, {"source": frame})
     delayed = frame.withColumn("x", frame["dep_delay"].cast("bigint"))
     carriers = table["carrier"].to_pylist()

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 import prudent
 from prudent.release.columns import column
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import Lattice, exponents
+from tests.oracles.array_column import ArrayColumn
 from tests.release.columns.columns_suite import ADVERSARIAL
 from tests.release.recording import Silence
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from prudent.release import search_quantile
-from prudent.release.columns.column import ArrayColumn, Column
+from prudent.release.columns.column import Column
 from prudent.release.columns.opening import open_column, open_groups, open_private_groups
 from prudent.release.columns.sql.table_columns import TableColumn
 from prudent.release.lattice import Lattice
@@ -34,6 +34,7 @@ from prudent.release.outcome import Groups, Released, group_title
 from prudent.release.ptr.margins import category_mode, interquartile_range
 from prudent.release.ptr.trimmed import trimmed_mean
 from prudent.release.statistics import median, mode, proportion, top_k, trimmed_sum
+from tests.oracles.array_column import ArrayColumn
 from tests.release.columns.odd_values import (
     Hostile,
     HostileDate,

@@ -21,7 +21,7 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
 from prudent.release.columns import table_rows  # noqa: E402
-from prudent.release.columns.column import ArrayColumn, Column  # noqa: E402
+from prudent.release.columns.column import Column  # noqa: E402
 from prudent.release.columns.joining import open_source  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
@@ -29,6 +29,7 @@ from prudent.release.columns.sql import column_queries, table_columns  # noqa: E
 from prudent.release.columns.sql import queries as table_queries  # noqa: E402
 from prudent.release.columns.sql.table_columns import TableColumn  # noqa: E402
 from prudent.release.lattice import Lattice  # noqa: E402
+from tests.oracles.array_column import ArrayColumn  # noqa: E402
 from tests.release.columns.columns_suite import (  # noqa: E402
     ADVERSARIAL,
     LATTICES,
@@ -42,7 +43,8 @@ VALUES = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
     monkeypatch.setattr(table_columns, "SAMPLE", 100)
     monkeypatch.setattr(table_queries, "QUANTILES", 50)
 

@@ -56,7 +56,8 @@ def make_table(postgres_url: str) -> Callable[[int], str]:
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
 
 
 def telling(address: str) -> str:

@@ -16,9 +16,10 @@ ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
-from prudent.release.columns.column import ArrayColumn, Column  # noqa: E402
+from prudent.release.columns.column import Column  # noqa: E402
 from prudent.release.columns.opening import open_column  # noqa: E402
 from prudent.release.columns.scales import TRUTH, Scale  # noqa: E402
+from tests.oracles.array_column import ArrayColumn  # noqa: E402
 from tests.servers import postgres_url  # noqa: E402, F401
 
 DATES = [datetime.date(1969, 12, 31), datetime.date(2024, 2, 29), datetime.date(1, 1, 1)]

@@ -213,7 +213,8 @@ def test_groups_that_are_asked_together_answer_as_each_alone(name: str) -> None:
 
 def test_large_groups_wait_for_no_lock_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group that asks for its sample, or its count, hands over to one that asks for the same."""
-    monkeypatch.setattr(table_columns, "FEW", 100)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 100)
     values = TABLES["normal"]
     frame = pandas.DataFrame({"x": values, "y": values, "c": np.arange(len(values)) % 2})
     found: list[Any] = []
@@ -244,7 +245,8 @@ def test_every_group_has_a_sample_of_its_own() -> None:
 
 def test_rows_that_a_mean_has_read_are_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks of large groups are found in them, as of the engine when they are not kept."""
-    monkeypatch.setattr(table_columns, "FEW", 100)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 100)
     values = TABLES["normal"]
     frame = pandas.DataFrame({"x": values, "c": np.arange(len(values)) % 2})
     fetch, seen = column_queries.fetched, []

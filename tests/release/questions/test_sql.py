@@ -471,7 +471,8 @@ def test_a_dry_run_shows_what_the_engine_will_be_asked(
         asked.add(str(question.__doc__))
         return ask_engine(column, question, *reader, **options)
 
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
     monkeypatch.setattr(TableColumn, "_ask", noted)
     prudent.sql(query, people=TABLE, others=TABLE, epsilon=1.0, noise=Silence(), **given)
     groups = {str(queries_of.sizes_of_groups.__doc__)} if "GROUP" in query else set()

@@ -36,14 +36,7 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.release.columns.column import (
-    ArrayColumn,
-    Column,
-    Contribution,
-    KeptGroups,
-    Kind,
-    PerUnit,
-)
+from prudent.release.columns.column import Column, Contribution, KeptGroups, Kind, PerUnit
 from prudent.release.columns.dialects import backend_name, connection_lock, exact
 from prudent.release.columns.row_values.conditions import Predicate
 from prudent.release.columns.row_values.groups import public_groups
@@ -55,6 +48,7 @@ from prudent.release.columns.table_rows import (
     group_key,
     open_rows,
 )
+from prudent.release.columns.values import open_values
 
 
 def open_column(
@@ -102,7 +96,7 @@ def open_column(
     if isinstance(source, np.ndarray | list | tuple) and connect is None:
         if any(each is not None for each in (column, unit, per_unit, where)):
             raise ValueError("Expected column, unit and where only with a table, got an array.")
-        return ArrayColumn.of(source, kind, read_as)  # type: ignore[arg-type]
+        return open_values(source, kind, read_as)  # type: ignore[arg-type]
     return open_rows(ColumnSpec(**given)).column()
 
 

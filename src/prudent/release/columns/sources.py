@@ -6,6 +6,7 @@ reader infers depends on every record, so one odd record could decide whether a 
 
 import contextlib
 import csv
+import functools
 import glob
 import os
 import re
@@ -175,7 +176,7 @@ def _from_path(
         raise SourceArgumentError("data", _KINDS, got=path, hint=hint)
     files = _files(path)
     if suffix in _DATABASE:
-        backend = _quietly(lambda: _duckdb(files[0], read_only=True), f"open {path!r}")
+        backend = _quietly(lambda: _stored(files[0]), f"open {path!r}")
         return _table_of(backend, table, path)
     if table is not None:
         raise SourceArgumentError("table", "only with connect or a .duckdb file")
@@ -217,9 +218,21 @@ def _parquet(backend: Any, files: list[str], columns: Sequence[str] | None) -> i
     return backend.read_parquet(list(map(escaped, files)))
 
 
-def _duckdb(*arguments: Any, **options: Any) -> Any:
-    """Connect to an embedded DuckDB, with the progress bar off, since it prints to stdout."""
-    backend = ibis.duckdb.connect(*arguments, **options)
+@functools.cache
+def _database(process: int) -> Any:
+    """The DuckDB in memory of a process: of a fork it would have no threads."""
+    import duckdb
+
+    return duckdb.connect()
+
+
+def embedded() -> Any:
+    """A connection of its own to DuckDB in memory: what is registered in one is in no other."""
+    return _quiet(ibis.duckdb.from_connection(_database(os.getpid()).cursor()))
+
+
+def _quiet(backend: Any) -> Any:
+    """Turn the progress bar off, since it prints to stdout."""
     # In Jupyter without ipywidgets the bar is off, and DuckDB refuses to have it set.
     (shown,) = backend.raw_sql("SELECT current_setting('enable_progress_bar')").fetchone()
     if shown:
@@ -227,10 +240,15 @@ def _duckdb(*arguments: Any, **options: Any) -> Any:
     return backend
 
 
+def _stored(file: str) -> Any:
+    """Connect to a DuckDB file."""
+    return _quiet(ibis.duckdb.connect(file, read_only=True))
+
+
 def _embedded(backend: Any) -> Any:
     """The embedded DuckDB to use: that of another table, if it has one."""
     shared = backend is not None and backend.name == "duckdb"
-    return backend if shared else _quietly(_duckdb, "start DuckDB")
+    return backend if shared else _quietly(embedded, "start DuckDB")
 
 
 def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) -> OpenTable:
@@ -320,9 +338,7 @@ def _from_address(address: str, table: str | None, backend: Any = None) -> OpenT
         backend = _quietly(lambda: _postgres(address), "connect: check address, user, server")
     elif is_duckdb(address) and not address.startswith("duckdb://md:"):
         file = address.removeprefix("duckdb://").partition("?")[0]
-        backend = _quietly(
-            lambda: _duckdb(file, read_only=True), "open the database: check its path"
-        )
+        backend = _quietly(lambda: _stored(file), "open the database: check its path")
     elif (engine := _SCHEME.match(address)) is not None and engine[1] not in ENGINES:
         raise _other_engine("connect", engine[1])  # no more of the address: it may hold a password
     else:

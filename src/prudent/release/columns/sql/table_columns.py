@@ -6,7 +6,7 @@ around the ranks. A count over all rows gives the ranks that the bracket holds, 
 groups the rows inside by value. The sample affects only the amount of work: the answer is exact
 whatever sample is drawn. The sample is drawn once per column, and the last windows are cached:
 
-| statistic of more than `FEW` records | queries, each a pass over the column |
+| statistic of many records (`FEW`, `FEW_READ`) | queries, each a pass over the column |
 | --- | --- |
 | quantile | count, sample, count below, window: 4 |
 | interquartile range | count, sample, and twice count below, window: 6 |
@@ -20,8 +20,8 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | any of these, of up to 200 groups | as many, of all groups at once (`column_queries`) |
 
 DuckDB hands the rows of sums, points and windows of few records over once if they are kept
-(`column_queries.MOST_KEPT`). With up to `FEW` records, and of rows that are kept, there is no
-sample and no count below. A mode of numbers fetches every point of the lattice that holds nearly as
+(`column_queries.MOST_KEPT`). With few records, and of rows that are kept, there is no sample and no
+count below. A mode of numbers fetches every point of the lattice that holds nearly as
 many records as the fullest: few points if values repeat, all points if hardly any value does. All
 other answers have at most the rows of a window, or `QUANTILES` rows.
 """
@@ -41,7 +41,14 @@ import numpy.typing as npt
 
 from prudent._validate import ArgumentError
 from prudent.release.columns.column import Contribution, Leaders, fullest, ranked
-from prudent.release.columns.dialects import PublicValue, encoding, image, limb_bits, typed
+from prudent.release.columns.dialects import (
+    PublicValue,
+    backend_name,
+    encoding,
+    image,
+    limb_bits,
+    typed,
+)
 from prudent.release.columns.pool import ask
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.columns.sql import queries
@@ -73,7 +80,10 @@ SAMPLE = 2**18
 """Rows sampled to suggest a bracket: their quantiles err by at most 0.5 % of the ranks."""
 
 FEW = 2**18
-"""The number of rows up to which the engine groups and sorts without narrowing."""
+"""The number of rows up to which an engine groups and sorts without narrowing."""
+
+FEW_READ = 2**20
+"""The same of rows that DuckDB hands over: to select ranks takes less time than a sample."""
 
 _SLACK = 5 * 0.5 / math.sqrt(SAMPLE)  # five standard deviations of a sample quantile's rank
 _AT_ONCE = 200  # counts per query
@@ -332,7 +342,8 @@ class TableColumn:
     @property
     def _few(self) -> bool:
         """Whether ranks are found without narrowing: rows that are kept are read soon."""
-        return self.count() <= FEW or self.share.memory.holds(self.share)
+        few = FEW_READ if backend_name(self.rows) == "duckdb" else FEW
+        return self.count() <= few or self.share.memory.holds(self.share)
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""
