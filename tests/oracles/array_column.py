@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prudent.release.columns import conversions
+from prudent.release.columns import scales
 from prudent.release.columns.column import Contribution, Kind, Leaders, in_order
 from prudent.release.columns.scales import INTEGER, NUMBER, TRUTH, Scale
 from prudent.release.lattice import FloatArray, IntArray, Lattice, added_up, half_octaves
@@ -20,8 +20,8 @@ class ArrayColumn:
     """A `Column` of values whose type is that of their array; of a list see `of`."""
 
     def __init__(self, values: npt.ArrayLike, scale: Scale | None = None) -> None:
-        stored = conversions.real(np.asarray(values))
-        self.scale = conversions.scale_of_array(stored.dtype) if scale is None else scale
+        stored = scales.real(np.asarray(values))
+        self.scale = scales.scale_of_array(stored.dtype) if scale is None else scale
         self.contribution = Contribution()
         self._numbers: FloatArray | None = None
         if stored.dtype.kind in "iufb":
@@ -30,7 +30,7 @@ class ArrayColumn:
             stored = stored[~np.isnan(numbers)]
             self._numbers = numbers[~np.isnan(numbers)]
         elif stored.dtype.kind in "Mm":
-            self._numbers = conversions.numbers_of_times(stored)
+            self._numbers = scales.numbers_of_times(stored)
         self._stored: npt.NDArray[Any] = stored
 
     @classmethod
@@ -42,7 +42,7 @@ class ArrayColumn:
         scale = usual if read_as is None else Scale.named(read_as)
         if typed and (values.dtype.kind not in "biufc" or scale in (NUMBER, INTEGER)):
             return cls(values, None if values.dtype.kind in "Mm" else scale)
-        read = conversions.number if scale in (NUMBER, INTEGER) else scale.record
+        read = scales.number if scale in (NUMBER, INTEGER) else scale.record
         return cls(np.array([read(value) for value in values], np.float64), scale)
 
     @property
@@ -86,7 +86,7 @@ class ArrayColumn:
         return Leaders(most, fewer, fewer > 0 and second < first)
 
     def most_frequent(self) -> Any:
-        return conversions.category(self._by_frequency[0][1][1]) if self._by_frequency else None
+        return scales.category(self._by_frequency[0][1][1]) if self._by_frequency else None
 
     def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
         counts = {key: count for count, key in self._by_frequency}
@@ -103,7 +103,7 @@ class ArrayColumn:
     def _keys(self) -> list[tuple[Any, ...]]:
         stored: Any = self._stored.tolist() if self._stored.dtype.kind not in "Mm" else self._stored
         if self._stored.dtype.kind not in "iufb":
-            stored = [each for each in map(conversions.category, stored) if each is not None]
+            stored = [each for each in map(scales.category, stored) if each is not None]
         return [self._key(each) for each in stored]
 
     @functools.cached_property

@@ -16,9 +16,8 @@ import ibis.expr.types as ir
 from prudent.release.charging import Preview
 from prudent.release.columns.dialects import double
 from prudent.release.columns.pool import ask
-from prudent.release.columns.sql.column_queries import ColumnQuery, alike, answer, query
-from prudent.release.columns.sql.queries import sizes_of_groups
-from prudent.release.columns.sql.table_columns import FEW_READ, PairColumn, TableColumn
+from prudent.release.columns.queries import ColumnQuery, alike, answer, query, sizes_of_groups
+from prudent.release.columns.table_columns import FEW_READ, PairColumn, TableColumn
 from prudent.release.failures import redact_errors
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.request import (

@@ -15,14 +15,14 @@ pytest.importorskip("opendp", reason="needs the extra `tables`")
 import pyarrow as pa  # noqa: E402
 
 from prudent.release import statistics  # noqa: E402
+from prudent.release.columns import table_columns  # noqa: E402
 from prudent.release.columns.opening import (  # noqa: E402
     open_column,
     open_groups,
     open_private_groups,
 )
 from prudent.release.columns.sources import SourceError  # noqa: E402
-from prudent.release.columns.sql import table_columns  # noqa: E402
-from prudent.release.columns.sql.table_columns import TableColumn  # noqa: E402
+from prudent.release.columns.table_columns import TableColumn  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 from prudent.release.outcome import Released  # noqa: E402
 from tests.oracles.array_column import ArrayColumn  # noqa: E402
@@ -433,7 +433,7 @@ SPARK_MEMORY = """
 import sys
 from pyspark.sql import SparkSession
 from prudent.release.statistics import median, trimmed_mean
-from prudent.release.columns.sql.table_columns import TableColumn
+from prudent.release.columns.table_columns import TableColumn
 from tests.release.columns.pushdown import fetch_everything, peak_memory
 
 if sys.argv[1] == "fetching":

@@ -27,7 +27,7 @@ import pyarrow.parquet
 from prudent.release import search_quantile
 from prudent.release.columns.column import Column
 from prudent.release.columns.opening import open_column, open_groups, open_private_groups
-from prudent.release.columns.sql.table_columns import TableColumn
+from prudent.release.columns.table_columns import TableColumn
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Groups, Released, group_title

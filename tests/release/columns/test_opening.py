@@ -20,14 +20,17 @@ ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
-from prudent.release.columns import table_rows  # noqa: E402
+from prudent.release.columns import (  # noqa: E402
+    queries,
+    table_columns,
+    table_rows,
+)
+from prudent.release.columns import queries as table_queries  # noqa: E402
 from prudent.release.columns.column import Column  # noqa: E402
 from prudent.release.columns.joining import open_source  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
-from prudent.release.columns.sql import column_queries, table_columns  # noqa: E402
-from prudent.release.columns.sql import queries as table_queries  # noqa: E402
-from prudent.release.columns.sql.table_columns import TableColumn  # noqa: E402
+from prudent.release.columns.table_columns import TableColumn  # noqa: E402
 from prudent.release.lattice import Lattice  # noqa: E402
 from tests.oracles.array_column import ArrayColumn  # noqa: E402
 from tests.release.columns.columns_suite import (  # noqa: E402
@@ -100,14 +103,14 @@ def test_an_empty_table_has_no_values() -> None:
 @pytest.mark.usefixtures("narrowing")
 def test_only_a_window_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    ask = column_queries.fetched
+    ask = queries.fetched
 
     def watched(expression: Any) -> Any:
         found = ask(expression)
         taken.append(len(next(iter(found.values()))) if isinstance(found, dict) else 1)
         return found
 
-    monkeypatch.setattr(column_queries, "fetched", watched)
+    monkeypatch.setattr(queries, "fetched", watched)
     values = np.random.default_rng(0).normal(size=100_000).round(4)
     column = open_column(pa.table({"x": values}), "x")
     found = column.order_statistics(50_000, 50_100)
@@ -119,15 +122,15 @@ def test_only_a_window_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_ties_come_as_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    ask = column_queries.fetched
+    ask = queries.fetched
 
     def watched(expression: Any) -> Any:
         found = ask(expression)
         taken.append(len(next(iter(found.values()))) if isinstance(found, dict) else 1)
         return found
 
-    monkeypatch.setattr(column_queries, "fetched", watched)
-    monkeypatch.setattr(column_queries.ColumnQuery, "reads", False)
+    monkeypatch.setattr(queries, "fetched", watched)
+    monkeypatch.setattr(queries.ColumnQuery, "reads", False)
     column = open_column(pa.table({"x": np.repeat([1.0, 2.0], 50_000)}), "x")
     assert column.order_statistics(40_000, 60_000).sum() == 10_001 + 2 * 10_000
     assert max(taken) == 2

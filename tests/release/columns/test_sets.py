@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("ibis", reason="needs the extra `tables`")
 
-from prudent.release.columns.sql.table_columns import matched
+from prudent.release.columns.table_columns import matched
 
 
 def given(pairs: list[tuple[int, int]], most: int) -> int:

@@ -15,9 +15,9 @@ import pyarrow.parquet
 
 import prudent
 from prudent.cli import main
-from prudent.release.columns.sql import queries as queries_of
-from prudent.release.columns.sql import table_columns
-from prudent.release.columns.sql.table_columns import TableColumn
+from prudent.release.columns import queries as queries_of
+from prudent.release.columns import table_columns
+from prudent.release.columns.table_columns import TableColumn
 from tests.release.recording import Book, Silence
 
 X = np.arange(400.0)

@@ -114,18 +114,7 @@ def checked(
     by: str | tuple[str, ...] | None,
     scale: Scale | None,
 ) -> Contribution:
-    """Return the contribution of a unit, from public arguments and the public type of the column.
-
-    Args:
-        unit: The column that identifies the unit, or None.
-        per_unit: See the table above; None means the mean of numbers, and the first in order of
-            categories.
-        by: The column with the group of a row, or None.
-        scale: The scale of the rows; None for categories.
-
-    Raises:
-        ArgumentError: if `per_unit` is not in the table, or has no meaning for this column.
-    """
+    """The contribution of a unit; `scale` is that of the rows, None for categories."""
     if per_unit is not None and unit is None:
         raise _validate.ArgumentError(
             "per_unit", "only with unit", got=per_unit, hint="Name the column of persons as unit."

@@ -30,7 +30,7 @@ import numpy as np
 
 from prudent import _lazy
 from prudent._validate import ArgumentError
-from prudent.release.columns import conversions
+from prudent.release.columns import scales
 from prudent.release.columns.scales import INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
 
 _lazy.defer("ibis.backends.sql.compilers")  # it imports the compilers of twenty engines
@@ -65,10 +65,6 @@ def exact(value: ir.Value, engine: str) -> ir.Value:
     Bytes are compared exactly and ordered like the characters. A collation may treat Oslo and oslo
     as equal: then a row would be in two groups, two persons would be one unit, and the displayed
     spelling would depend on which row comes first. An ENUM has an order of its own.
-
-    Args:
-        value: A column, or a literal.
-        engine: The name of the engine; see `backend_name`.
     """
     if not value.type().is_string():
         return value
@@ -111,12 +107,12 @@ def image(found: Any, dtype: dt.DataType, encoding: str) -> Any:
     if found is None:
         return None
     if dtype.is_string():
-        return conversions.text_of(found, encoding)
+        return scales.text_of(found, encoding)
     if dtype.is_decimal():
-        return conversions.decimal_of(found)
+        return scales.decimal_of(found)
     if dtype.is_date():
-        return conversions.date_of(found)
-    return conversions.timestamp_of(found) if dtype.is_timestamp() else found
+        return scales.date_of(found)
+    return scales.timestamp_of(found) if dtype.is_timestamp() else found
 
 
 def encoding(expression: ir.Expr) -> str:
@@ -344,9 +340,6 @@ def check_bound(rows: ir.Table, argument: str) -> None:
 
     ibis accepts calls that an engine has no function for, such as a rounding to as many digits as
     a column says: these would fail whatever the records are, when the release is paid for.
-
-    Raises:
-        ArgumentError: if the engine cannot run it.
     """
     try:
         if backend_name(rows) == "duckdb" and not rows.op().find(
@@ -371,16 +364,12 @@ INTEGERS = range(-(2**63), 2**63)
 
 
 def typed(value: Hashable, dtype: dt.DataType, name: str) -> PublicValue:
-    """Convert a public value, perhaps given as a string, to the type of a column.
-
-    Raises:
-        ValueError: if it cannot be converted.
-    """
+    """Convert a public value, perhaps given as a string, to the type of a column."""
     given: Any = value.item() if isinstance(value, np.generic) else value
     try:
         if dtype.is_string():
             plain = isinstance(given, int | float) and not isinstance(given, bool)
-            return conversions.written(np.array([float(given)]))[0].as_py() if plain else str(given)
+            return scales.written(np.array([float(given)]))[0].as_py() if plain else str(given)
         if dtype.is_boolean():
             return {"true": True, "false": False}[str(given).lower()]
         if dtype.is_integer() and (number := int(given)) in INTEGERS:
@@ -400,11 +389,7 @@ _MOST_DIGITS = 38
 
 
 def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
-    """Return the scale of a column, from its public type.
-
-    Raises:
-        ArgumentError: if the type has no numbers, or this engine cannot convert it without fail.
-    """
+    """Return the scale of a column, from its public type."""
     if dtype.is_boolean():
         return TRUTH
     if dtype.is_integer():

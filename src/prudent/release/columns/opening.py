@@ -26,6 +26,7 @@ has no value.
 """
 
 import itertools
+import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -33,13 +34,27 @@ import ibis
 import ibis.expr.types as ir
 import numpy as np
 import numpy.typing as npt
+import pyarrow
+from typing_extensions import override
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.release.columns.column import Column, Contribution, KeptGroups, Kind, PerUnit
+from prudent.release.columns import scales
+from prudent.release.columns.column import (
+    KINDS,
+    Column,
+    Contribution,
+    KeptGroups,
+    Kind,
+    PerUnit,
+    in_order,
+)
 from prudent.release.columns.dialects import backend_name, connection_lock, exact
 from prudent.release.columns.row_values.conditions import Predicate
 from prudent.release.columns.row_values.groups import public_groups
+from prudent.release.columns.scales import INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
+from prudent.release.columns.sources import embedded
+from prudent.release.columns.table_columns import TableColumn
 from prudent.release.columns.table_rows import (
     ColumnSpec,
     Opened,
@@ -48,7 +63,7 @@ from prudent.release.columns.table_rows import (
     group_key,
     open_rows,
 )
-from prudent.release.columns.values import open_values
+from prudent.release.lattice import FloatArray
 
 
 def open_column(
@@ -181,12 +196,7 @@ class PrivateGroups:
         return self._opened.column()
 
     def counts(self, *, at_least: int = 1) -> dict[Hashable, int]:
-        """Return the number of records of every group, in one query.
-
-        Args:
-            at_least: Groups with fewer records are omitted inside the engine. A mechanism that
-                never releases a smaller group need not fetch it.
-        """
+        """Return the number of records of every group, in one query."""
         self._sizes = self._opened.sizes(self._staged, at_least=at_least)
         return {self._opened.named(stored): count for stored, count in self._sizes.items()}
 
@@ -210,23 +220,7 @@ def open_private_groups(
     per_unit: PerUnit | None = None,
     **options: Any,
 ) -> PrivateGroups:
-    """Open all groups of a table, without reading a record.
-
-    Args:
-        source: See `open_column`; not an array.
-        column: See `open_column`; None if only records are counted: each row then has the value 1.
-        by: The column with the group of each row: texts, numbers, dates or booleans. A text
-            that is not valid in the encoding of its engine, or holds a zero byte, is in no group,
-            nor is an integer beyond 64 bits with a sign, nor a date that Python cannot hold.
-        unit: See `open_column`; a unit is in the group that holds most of its rows (the first in
-            order among ties), and counts only with its rows there.
-        per_unit: See `open_column`.
-        **options: Further arguments of `open_column`.
-
-    Raises:
-        SourceError: if there is no such table.
-        ValueError: if an argument is invalid.
-    """
+    """Open all groups of a table, without reading a record."""
     if column is None:
         options["kind"] = "rows"
     asked = ColumnSpec(source, column, by=_keys(by), unit=unit, per_unit=per_unit, **options)
@@ -243,14 +237,6 @@ def open_vectors(asked: ColumnSpec, groups: Sequence[Hashable]) -> Callable[[], 
 
     No engine can tell which of many landmarks a vector is nearest to, so vectors leave it. They do
     so in batches, and a record that is no vector of numbers counts as absent where it is read.
-
-    Args:
-        asked: Which table, column and group; a unit of several rows is refused.
-        groups: The public list of groups; rows of others are left out.
-
-    Returns:
-        A function that reads the vectors, and the place of the group of each in the list; None if
-        the column does not hold arrays.
     """
     opened, rows = filtered(asked)
     dtype = rows[asked.column].type()
@@ -298,3 +284,109 @@ def _rows(table: ir.Table) -> Iterator[tuple[Any, int]]:
             answer = backend.raw_sql(sql)
             while rows := answer.fetchmany(_ROWS):
                 yield from rows
+
+
+def open_values(values: Any, kind: Kind, read_as: str | None = None) -> Column:
+    """Open an array, a list or a tuple as a column of numbers or of categories.
+
+    In a list or an array of objects, a record that is not a number (or, for categories, not a
+    string, date or other plain category) has no value.
+    """
+    _validate.instance(
+        (list, tuple, np.ndarray), "an array, a list or a tuple of records", values=values
+    )
+    _validate.one_of(KINDS, kind=kind)
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:  # the message omits the shape: the number of records is private
+            raise ArgumentError("data", "one-dimensional", shown=f"{values.ndim} dimensions")
+        if isinstance(values, np.ma.MaskedArray):
+            values = values.compressed()
+        values = scales.real(values)
+    if kind in ("numbers", "truth"):
+        numbers, scale = _numbers(values, kind, read_as)
+        return TableColumn(_registered({"value": numbers[~np.isnan(numbers)]}), scale=scale)
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+        found, places = np.unique(values, return_inverse=True)
+        return _Categories({each + 0: scales.category(each) for each in found}, places)
+    return _Categories.of(values)
+
+
+def _numbers(values: Any, kind: Kind, read_as: str | None) -> tuple[FloatArray, Scale]:
+    """The numbers of values, NaN where there is none, and their scale."""
+    typed = isinstance(values, np.ndarray) and values.dtype != object
+    if typed and values.dtype.kind not in "biuf":
+        if read_as is not None:
+            raise ArgumentError(
+                "read_as", "only with a list or a text column", got=read_as, why="an array is typed"
+            )
+        if values.dtype.kind not in "mM":
+            what = "that are numbers, dates, times or durations"
+            raise ArgumentError("values", what, shown="others", hint=OF_TEXT)
+        numbers, scale = (
+            scales.numbers_of_times(values),
+            scales.scale_of_array(values.dtype),
+        )
+    else:
+        usual = TRUTH if kind == "truth" else NUMBER
+        scale = usual if read_as is None else Scale.named(read_as)
+        plain = scale in (NUMBER, INTEGER)
+        if typed and plain:
+            with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
+                numbers = values.astype(np.float64)
+        else:
+            read = scales.number if plain else scale.record
+            numbers = np.fromiter(map(read, values), np.float64)
+    if kind == "truth" and not scale.truth:
+        raise ArgumentError("values", "that are true or false", shown="others")
+    return numbers, scale
+
+
+class _Categories(TableColumn):
+    """Categories of any types, each stored as its place in their order."""
+
+    def __init__(self, shown: Mapping[Hashable, Any], places: npt.NDArray[Any]) -> None:
+        """Take the displayed categories, by their keys, in order, and the place of each record."""
+        super().__init__(_registered({"value": places.astype(np.int64)}))
+        self._shown = list(shown.values())
+        self._places = {key: place for place, key in enumerate(shown)}
+        self._key: Callable[[Any], Hashable] = lambda category: category
+
+    @classmethod
+    def of(cls, values: Any) -> "_Categories":
+        """Read untyped values, or texts or times: 1 and 1.0 are two categories here."""
+        if isinstance(values, np.ndarray) and values.dtype.kind not in "mM":
+            values = values.tolist()  # nanoseconds would become integers
+        named = [each for each in map(scales.category, values) if each is not None]
+        found = {(type(each), each): in_order(each) for each in named}
+        keys = dict(sorted(found.items(), key=lambda pair: pair[1]))
+        place = {pair: place for place, pair in enumerate(keys)}
+        places = np.fromiter((place[type(each), each] for each in named), np.int64, len(named))
+        column = cls({key: each for (_, each), key in keys.items()}, places)
+        column._key = in_order
+        return column
+
+    @override
+    def most_frequent(self) -> Any:
+        found = super().most_frequent()
+        return None if found is None else self._shown[found]
+
+    @override
+    def listed(self, categories: Sequence[Hashable]) -> list[Any]:
+        return [self._places.get(self._key(each), -1) for each in categories]
+
+
+def open_matrix(matrix: FloatArray) -> Callable[[int], Column]:
+    """Open the columns of a matrix without gaps, registered once; returns that of each place."""
+    names = [f"x{place}" for place in range(matrix.shape[1])]
+    table = _registered({name: matrix[:, place] for place, name in enumerate(names)})
+    return lambda place: TableColumn(table.select(value=names[place]), scale=NUMBER)
+
+
+def _registered(columns: Mapping[str, npt.NDArray[Any]]) -> ir.Table:
+    """A table in memory, in a connection of its own, which closes when nothing refers to it."""
+    backend, name = embedded(), f"prudent_{uuid.uuid4().hex}"
+    backend.con.register(name, pyarrow.table(dict(columns)))
+    schema = ibis.schema({each: str(of.dtype) for each, of in columns.items()})
+    # Its schema is known: `backend.table` would ask for it.
+    return ibis.expr.operations.DatabaseTable(name=name, schema=schema, source=backend).to_expr()

@@ -46,14 +46,7 @@ def members_of(rows: ir.Table) -> list[str]:
 
 
 def per_unit(rows: ir.Table, contribution: Contribution, *scales: Scale | None) -> ir.Table:
-    """Return the contributed values, with their group if there is one.
-
-    Args:
-        rows: A table with the columns `value`, `unit` and perhaps `other` and those of groups,
-            without NULL, and without NaN in `value` and `other`.
-        contribution: What a unit contributes.
-        *scales: The scale of `value`, None for categories, and that of `other`.
-    """
+    """Return the contributed values, with their group if there is one."""
     groups = members_of(rows)
     first = rows.select("unit", *groups, "value")
     values = _in_its_groups(_reduced(first, contribution, scales[0]), contribution.kept)
@@ -249,14 +242,7 @@ class StagedTable:
     """
 
     def __init__(self, rows: ir.Table, *, own_connection: bool, owner: object = None) -> None:
-        """Prepare the table, without reading a record.
-
-        Args:
-            rows: The table to compute.
-            own_connection: Whether the connection was opened here. The transaction of a connection
-                to PostgreSQL that belongs to the caller is left alone.
-            owner: An object to keep alive as long as this table, such as the open source.
-        """
+        """Prepare the table, without reading a record."""
         self.rows = rows  # as an expression of its source
         self._owner = owner
         self._stage = _stage(rows, own_connection)

@@ -178,11 +178,7 @@ class Expression(str):
 
 
 def parsed(text: str, argument: str = "where") -> Expression:
-    """The expression that a text is.
-
-    Raises:
-        ArgumentError: if it cannot be parsed.
-    """
+    """The expression that a text is."""
     if isinstance(text, Expression):
         return text
     try:
@@ -201,9 +197,6 @@ def parse_condition(text: str) -> Predicate:
 
     Only the syntax is checked here. Names and types are checked when the condition is applied to
     a table; both before anything is charged or read.
-
-    Raises:
-        ArgumentError: if the text is not a condition; the message says what is allowed.
     """
     value = parse_value(text)
 
@@ -217,15 +210,7 @@ def parse_condition(text: str) -> Predicate:
 
 
 def parse_value(text: str, argument: str = "where") -> Callable[[ir.Table], Any]:
-    """Return the value that a text says of one row, as a function of the table.
-
-    Args:
-        text: The text.
-        argument: The argument that it was given for, which errors name.
-
-    Raises:
-        ArgumentError: see `parse_condition`.
-    """
+    """Return the value that a text says of one row, as a function of the table."""
     tree = parsed(text, argument).tree
     for node in tree.walk():
         used = {name for name, value in node.args.items() if value}

@@ -14,13 +14,13 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | mode of numbers, or of a public list of up to 200 categories | 1 |
 | mode of any categories | 1, and 1 more after the test has passed |
 | sum, mean, variance, description, histogram | half-octaves, points, sums or counts: 3 |
-| covariance and its kin | the same: 3 in DuckDB, 5 or 6 elsewhere (`column_queries`) |
+| covariance and its kin | the same: 3 in DuckDB, 5 or 6 elsewhere (`queries`) |
 | sum or mean, where a released number of records is too small for bounds | sizes, values: 2 |
 | all of them with bounds, proportion | 1 |
-| any of these, of up to 200 groups | as many, of all groups at once (`column_queries`) |
+| any of these, of up to 200 groups | as many, of all groups at once (`queries`) |
 
 DuckDB hands the rows of sums, points and windows of few records over once if they are kept
-(`column_queries.MOST_KEPT`). With few records, and of rows that are kept, there is no sample and no
+(`queries.MOST_KEPT`). With few records, and of rows that are kept, there is no sample and no
 count below. A mode of numbers fetches every point of the lattice that holds nearly as
 many records as the fullest: few points if values repeat, all points if hardly any value does. All
 other answers have at most the rows of a window, or `QUANTILES` rows.
@@ -40,6 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._validate import ArgumentError
+from prudent.release.columns import queries
 from prudent.release.columns.column import Contribution, Leaders, fullest, ranked
 from prudent.release.columns.dialects import (
     PublicValue,
@@ -50,9 +51,7 @@ from prudent.release.columns.dialects import (
     typed,
 )
 from prudent.release.columns.pool import ask
-from prudent.release.columns.scales import NUMBER, Scale
-from prudent.release.columns.sql import queries
-from prudent.release.columns.sql.column_queries import (
+from prudent.release.columns.queries import (
     ColumnQuery,
     Question,
     Reader,
@@ -60,6 +59,7 @@ from prudent.release.columns.sql.column_queries import (
     answer,
     keys_of,
 )
+from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.failures import redact_errors
 from prudent.release.lattice import (
     PLACES,
@@ -104,20 +104,7 @@ class TableColumn:
         size: Callable[[], int] | None = None,
         owner: object = None,
     ) -> None:
-        """Wrap a table whose column `value` has a value in every row.
-
-        Args:
-            rows: The table. Strings are stored as bytes; see
-                `prudent.release.columns.dialects.exact`.
-            dtype: The type in which values are displayed; None means their type in `rows`.
-            scale: The unit of the numbers, if they are numbers.
-            contribution: What one unit contributes; None means that every row is a unit.
-            share: Which rows of a table that has other columns as well, or that the engine keeps;
-                None if it is this table.
-            size: Returns the number of values, where one query counts those of all groups; None
-                if it is asked for.
-            owner: An object to keep alive as long as this column, such as the open source.
-        """
+        """Wrap a table whose column `value` has a value in every row."""
         self.rows = rows
         self.dtype = rows.value.type() if dtype is None else dtype
         self.scale = scale
@@ -314,9 +301,6 @@ class TableColumn:
 
         A column of texts takes numbers by their text: one text among the integers of a pandas frame
         makes all of them texts.
-
-        Raises:
-            ArgumentError: if one is not of the type of the column, or two are the same.
         """
         found = self.typed(categories)
         if len(set(found)) < len(found) or not (
@@ -397,14 +381,7 @@ def _arrays(found: dict[str, list[Any]], *, by: str) -> dict[str, npt.NDArray[An
 
 
 def joined(found: dict[str, int], kind: str, bits: int, *, squares: bool = False) -> int:
-    """The number of which an answer has the limbs, or the products of limbs, of one kind.
-
-    Args:
-        found: Sums by names: a kind, and the places of the limbs that were multiplied.
-        kind: The kind of the limbs.
-        bits: The number of bits of a limb.
-        squares: Whether limbs of one number were multiplied, each pair of different ones once.
-    """
+    """The number of which an answer has the limbs, or the products of limbs, of one kind."""
     total = 0
     for name, value in found.items():
         own, *places = name.split("_")
