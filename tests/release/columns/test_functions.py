@@ -122,6 +122,10 @@ def test_what_has_no_result_is_null(in_duckdb: dict[str, list[Any]]) -> None:
     by_row("date_trunc('month', s)", lambda row: row["s"] and row["s"].date().replace(day=1))
     by_row("date_diff('month', d, e)", lambda row: (row["e"].year - row["d"].year) * 12
            + row["e"].month - row["d"].month if row["d"] and row["e"] else None)  # fmt: skip
+    by_row("sign(n)", lambda row: row["n"] and (1 if row["n"] > 0 else -1))
+    by_row("log(n)", lambda row: math.log10(row["n"]) if row["n"] and row["n"] > 0 else None)
+    by_row("concat(t, '!', t)", lambda row: f"{row['t'] or ''}!{row['t'] or ''}")
+    by_row("starts_with(t, '2024')", lambda row: row["t"] and row["t"].startswith("2024"))
     read = {"12": 12.0, "-4.5": -4.5, "1e5": 1e5}
     for row, found in zip(ROWS, in_duckdb["try_cast(t as double) * 2"], strict=True):
         if row["t"] not in ("1e999", "9" * 500):

@@ -14,8 +14,20 @@ column can store:
 | `coalesce`, `nullif`, `ifelse`, `cases`, `least`, `greatest` of one kind of values |
 | none else, such as `rowid`, `now`, `random`, aggregates, windows, your own functions |
 
-In DuckDB the condition is wrapped in TRY as well; a row on which it fails is dropped, like a row on
-which it is NULL.
+An engine's own division, logarithm or cast fails on some values, and each engine on others. So
+every operation is written here in a form that returns NULL instead, the same in all of them:
+
+| operation | is NULL for |
+| --- | --- |
+| + - * / // % of numbers, in doubles | results beyond 2**500 (computed values), a divisor of 0 |
+| floor, ceil, round (half up), casts to integers | numbers beyond 2**53 |
+| ln, log10, sqrt, exp | numbers that have none; exp beyond ±346 |
+| year, month, date_trunc, date_diff, … | dates before year 1 and beyond 9999, infinite ones |
+| casts of texts | texts that are no number or date |
+
+An engine has no names for what is computed on the way, so a guard that names its argument twice
+doubles the length of a query: arithmetic has none but in PostgreSQL, where it names it once. In
+DuckDB a value is wrapped in TRY as well; a row on which a condition is NULL is dropped.
 """
 
 import datetime
@@ -296,6 +308,9 @@ FORMS: dict[Any, Form] = {
     ops.Floor: _of_number(_floor),
     ops.FloorDivide: _arithmetic(lambda a, b: _floor(_quotient(a, b))),
     ops.Ln: _of_number(lambda x: within(x, 2.0**-1000, 2.0**1000).ln()),
+    ops.Log10: _of_number(
+        lambda x: call("log10", within(x, 2.0**-1000, 2.0**1000), returns=dt.float64)
+    ),
     ops.Modulus: _rest,
     ops.Multiply: _arithmetic(lambda a, b: a * b),
     ops.Negate: _of_number(lambda x: double(0.0) - x),
