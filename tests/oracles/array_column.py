@@ -22,7 +22,6 @@ class ArrayColumn:
     def __init__(self, values: npt.ArrayLike, scale: Scale | None = None) -> None:
         stored = scales.real(np.asarray(values))
         self.scale = scales.scale_of_array(stored.dtype) if scale is None else scale
-        self.contribution = Contribution()
         self._numbers: FloatArray | None = None
         if stored.dtype.kind in "iufb":
             with np.errstate(over="ignore"):
@@ -44,6 +43,10 @@ class ArrayColumn:
             return cls(values, None if values.dtype.kind in "Mm" else scale)
         read = scales.number if scale in (NUMBER, INTEGER) else scale.record
         return cls(np.array([read(value) for value in values], np.float64), scale)
+
+    @property
+    def contribution(self) -> Contribution:
+        return Contribution()
 
     @property
     def numbers(self) -> FloatArray:
@@ -96,8 +99,8 @@ class ArrayColumn:
         return len(self._by_frequency)
 
     def _key(self, value: Any) -> tuple[Any, ...]:
-        """1 and 1.0 are one category in a typed array, two among objects; -0.0 and 0.0 are one."""
-        return ("", value + 0, "") if self._stored.dtype.kind in "iufb" else in_order(value)
+        """1 and 1.0 are one category in a typed array, two among objects."""
+        return ("", value, "") if self._stored.dtype.kind in "iufb" else in_order(value)
 
     @functools.cached_property
     def _keys(self) -> list[tuple[Any, ...]]:

@@ -70,7 +70,7 @@ def test_a_release_asks_what_was_explained(
         return send(query, *size)
 
     for name in ("fetched", "arrow_batches"):
-        monkeypatch.setattr(queries, name, partial(noted, getattr(queries, name)))
+        monkeypatch.setattr(table_queries, name, partial(noted, getattr(table_queries, name)))
     statistic(table, "x", **own, **COST)
     if "unit" not in own:  # its grouping is explained in every query, and computed once
         assert [without_numbers(sql) for _, sql in explained] == list(map(without_numbers, sent))

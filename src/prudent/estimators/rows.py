@@ -85,7 +85,7 @@ class ArrayRows:
         """See `Rows`."""
         if self._open is None:
             with _extras.needed("A model that finds bounds"):
-                from prudent.release.columns.opening import open_matrix
+                from prudent.release.columns.arrow_tables import open_matrix
             self._open = open_matrix(self._read())
         return self._open(place)
 

@@ -30,8 +30,7 @@ from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
 from prudent.release.charging import AnyLedger, Preview, charge, opened_ledger
-from prudent.release.columns.column import Column, KeptGroups, Kind, PerUnit
-from prudent.release.columns.pool import Pool, together
+from prudent.release.columns.column import Column, KeptGroups, Kind, PerUnit, Pool, together
 from prudent.release.failures import redact_errors
 from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise, source_of

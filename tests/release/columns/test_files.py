@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from prudent.release import table
-from prudent.release.columns import sources
+from prudent.release.columns import arrow_tables
 from prudent.release.columns.opening import open_column
 from prudent.release.columns.sources import SourceError
 from tests.release.recording import Silence
@@ -130,8 +130,13 @@ def test_only_columns_that_are_used_are_read_with_care(
     """Texts that are no texts stop no query, and a file is read by the engine where it can be."""
     pa.parquet.write_table(pa.table(ODD_FILE), tmp_path / "odd.parquet")
     cared: list[object] = []
-    honest = sources.scanned
-    monkeypatch.setattr(sources, "scanned", lambda *given: (cared.append(given), honest(*given))[1])
+    honest = arrow_tables.scanned
+
+    def noted(*given: Any) -> Any:
+        cared.append(given)
+        return honest(*given)
+
+    monkeypatch.setattr(arrow_tables, "scanned", noted)
     given, with_care = ASKED[name]
     column = open_column(tmp_path / "odd.parquet", **given)
     assert column.count() in (2, 3)
@@ -174,9 +179,9 @@ def test_texts_that_repeat_are_read_like_others(
     path = tmp_path / "x.parquet"
     pyarrow.parquet.write_table(pa.table({"c.d": texts, "c": texts}), path, row_group_size=1_700)
     schema = pyarrow.parquet.read_schema(path)
-    assert sources._repeated([str(path)], schema) == ["c.d", "c"]
+    assert arrow_tables._repeated([str(path)], schema) == ["c.d", "c"]
     if not by_place:
-        monkeypatch.setattr(sources, "_repeated", lambda *_: [])
+        monkeypatch.setattr(arrow_tables, "_repeated", lambda *_: [])
     for name in ("c", "c.d"):
         column = open_column(path, name, kind="categories")
         assert (column.count(), column.distinct()) == (4_000, 3)

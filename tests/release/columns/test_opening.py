@@ -233,11 +233,6 @@ def test_a_file_opens_in_jupyter_where_duckdb_cannot_draw_its_progress(tmp_path:
     assert ran.stdout == "x False\n"
 
 
-def test_an_array_needs_no_engine() -> None:
-    assert everything(open_column(VALUES)) == sorted(VALUES)
-    assert isinstance(open_column(np.array(VALUES)), ArrayColumn)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

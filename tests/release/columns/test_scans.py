@@ -16,9 +16,8 @@ import pandas
 
 import prudent
 from prudent.release import statistics
-from prudent.release.columns import opening, pool, queries, table_columns, table_rows
-from prudent.release.columns.column import Leaders
-from prudent.release.columns.pool import together
+from prudent.release.columns import column, opening, queries, table_columns, table_rows
+from prudent.release.columns.column import Leaders, together
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from tests.release.recording import Silence
@@ -274,7 +273,7 @@ def test_tasks_take_turns_and_end_with_the_first_error() -> None:
 
     def task(first: int, times: int) -> int:
         for _ in range(times):
-            (first,) = pool.ask([first], answer)
+            (first,) = column.ask([first], answer)
         return first
 
     def both() -> int:
@@ -289,7 +288,7 @@ def test_tasks_take_turns_and_end_with_the_first_error() -> None:
 def test_an_interruption_leaves_no_task_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread would keep the connection open; one that has not begun does not begin."""
     begun: list[int] = []
-    honest = pool._Turn.proceed
+    honest = column._Turn.proceed
 
     def proceed(turn: Any) -> bool:
         if len(begun) == 2:
@@ -298,10 +297,10 @@ def test_an_interruption_leaves_no_task_waiting(monkeypatch: pytest.MonkeyPatch)
 
     def task(place: int) -> None:
         begun.append(place)
-        pool.ask([place], list)
+        column.ask([place], list)
 
     before = set(threading.enumerate())
-    monkeypatch.setattr(pool._Turn, "proceed", proceed)
+    monkeypatch.setattr(column._Turn, "proceed", proceed)
     with pytest.raises(KeyboardInterrupt):
         together([functools.partial(task, place) for place in range(4)])
     for thread in set(threading.enumerate()) - before:

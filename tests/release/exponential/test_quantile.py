@@ -73,7 +73,7 @@ class Recorder(ArrayColumn):
 
     def count(self) -> int:
         self.queries.append("count")
-        return len(self._values)
+        return super().count()
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
         self.queries.append("order_statistics")

@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("ibis", reason="groups are those of a table")
 
 import prudent
-from prudent.release.columns.column import Contribution
-from prudent.release.columns.pool import Pool
+from prudent.release.columns.column import Contribution, Pool
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from tests.fuzz.neighbours import Charges

@@ -1,7 +1,7 @@
 """Opening a column of a table in any engine: embedded DuckDB, PostgreSQL, Spark.
 
 `open_column` turns nearly any source into a `Column`. Its methods run as queries in the engine that
-holds the data (`columns.sql.queries`). This module defines which value a record has.
+holds the data (`columns.queries`). This module defines which value a record has.
 
 One record is one value or none:
 
@@ -26,7 +26,6 @@ has no value.
 """
 
 import itertools
-import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -34,27 +33,18 @@ import ibis
 import ibis.expr.types as ir
 import numpy as np
 import numpy.typing as npt
-import pyarrow
-from typing_extensions import override
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.release.columns import scales
 from prudent.release.columns.column import (
-    KINDS,
     Column,
     Contribution,
-    KeptGroups,
     Kind,
     PerUnit,
-    in_order,
 )
 from prudent.release.columns.dialects import backend_name, connection_lock, exact
 from prudent.release.columns.row_values.conditions import Predicate
 from prudent.release.columns.row_values.groups import public_groups
-from prudent.release.columns.scales import INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
-from prudent.release.columns.sources import embedded
-from prudent.release.columns.table_columns import TableColumn
 from prudent.release.columns.table_rows import (
     ColumnSpec,
     Opened,
@@ -63,7 +53,6 @@ from prudent.release.columns.table_rows import (
     group_key,
     open_rows,
 )
-from prudent.release.lattice import FloatArray
 
 
 def open_column(
@@ -82,8 +71,7 @@ def open_column(
     """Open a column of a table to release from.
 
     Args:
-        source: An array of values, or a source that `open_source` accepts: a path, a frame, an ibis
-            table.
+        source: An array or a list of values, or a path, a frame, an ibis table, a join.
         column: The name of the column, or an expression of one row such as "price * quantity" or
             "age >= 18"; None for an array, and where only rows are counted.
         unit: The column that identifies the privacy unit of a row. Each unit then counts once, or
@@ -111,6 +99,8 @@ def open_column(
     if isinstance(source, np.ndarray | list | tuple) and connect is None:
         if any(each is not None for each in (column, unit, per_unit, where)):
             raise ValueError("Expected column, unit and where only with a table, got an array.")
+        from prudent.release.columns.arrow_tables import open_values
+
         return open_values(source, kind, read_as)  # type: ignore[arg-type]
     return open_rows(ColumnSpec(**given)).column()
 
@@ -121,15 +111,7 @@ def open_groups(
     *,
     by: str | Sequence[str],
     groups: Sequence[Hashable] | Mapping[str, Sequence[Hashable]] | None,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    where: Predicate | str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    kind: Kind = "numbers",
-    read_as: str | Mapping[str, str] | None = None,
-    other: str | None = None,
-    kept: KeptGroups | None = None,
+    **options: Any,
 ) -> dict[Hashable, Column]:
     """Open one column for each group of a public list.
 
@@ -143,19 +125,15 @@ def open_groups(
         groups: The groups, from public knowledge, of several columns as tuples; or a list for each
             column, by its name: all combinations are groups. "2024-01..2024-12" in a list of
             periods stands for all from one to the other. Which groups occur in the data is private.
-        unit: See `open_column`; a unit counts only in that one of the listed groups which holds
-            most of its rows (the first in order among ties), and only with its rows there.
-        kept: Instead, in how many groups a unit counts, chosen among its own at random. Releasing
-            from every group then costs as much as so many releases.
-
-    The other arguments are those of `open_column`.
+        **options: Those of `open_column`. A unit counts only in that one of the listed groups
+            which holds most of its rows (the first in order among ties), and only with its rows
+            there. With `kept` it counts in so many of its groups instead, chosen at random;
+            releasing from every group then costs as much as so many releases.
 
     Raises:
         ValueError: also if the list of groups is missing, empty or repeats a group.
     """
-    given = locals()
-    del given["groups"]
-    opened = open_rows(ColumnSpec(**(given | {"by": _keys(by)})))
+    opened = open_rows(ColumnSpec(source, column, by=_keys(by), **options))
     members = opened.members(public_groups(groups, by, opened.keys))
     return opened.within(members).columns(members)
 
@@ -216,15 +194,12 @@ def open_private_groups(
     column: str | None = None,
     *,
     by: str | Sequence[str],
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
     **options: Any,
 ) -> PrivateGroups:
-    """Open all groups of a table, without reading a record."""
+    """Open all groups of a table, without reading a record; see `open_groups`."""
     if column is None:
         options["kind"] = "rows"
-    asked = ColumnSpec(source, column, by=_keys(by), unit=unit, per_unit=per_unit, **options)
-    return PrivateGroups(open_rows(asked))
+    return PrivateGroups(open_rows(ColumnSpec(source, column, by=_keys(by), **options)))
 
 
 Batches: TypeAlias = Iterator[tuple[list[Any], npt.NDArray[np.int64]]]
@@ -284,109 +259,3 @@ def _rows(table: ir.Table) -> Iterator[tuple[Any, int]]:
             answer = backend.raw_sql(sql)
             while rows := answer.fetchmany(_ROWS):
                 yield from rows
-
-
-def open_values(values: Any, kind: Kind, read_as: str | None = None) -> Column:
-    """Open an array, a list or a tuple as a column of numbers or of categories.
-
-    In a list or an array of objects, a record that is not a number (or, for categories, not a
-    string, date or other plain category) has no value.
-    """
-    _validate.instance(
-        (list, tuple, np.ndarray), "an array, a list or a tuple of records", values=values
-    )
-    _validate.one_of(KINDS, kind=kind)
-    if isinstance(values, np.ndarray):
-        if values.ndim != 1:  # the message omits the shape: the number of records is private
-            raise ArgumentError("data", "one-dimensional", shown=f"{values.ndim} dimensions")
-        if isinstance(values, np.ma.MaskedArray):
-            values = values.compressed()
-        values = scales.real(values)
-    if kind in ("numbers", "truth"):
-        numbers, scale = _numbers(values, kind, read_as)
-        return TableColumn(_registered({"value": numbers[~np.isnan(numbers)]}), scale=scale)
-    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
-        values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
-        found, places = np.unique(values, return_inverse=True)
-        return _Categories({each + 0: scales.category(each) for each in found}, places)
-    return _Categories.of(values)
-
-
-def _numbers(values: Any, kind: Kind, read_as: str | None) -> tuple[FloatArray, Scale]:
-    """The numbers of values, NaN where there is none, and their scale."""
-    typed = isinstance(values, np.ndarray) and values.dtype != object
-    if typed and values.dtype.kind not in "biuf":
-        if read_as is not None:
-            raise ArgumentError(
-                "read_as", "only with a list or a text column", got=read_as, why="an array is typed"
-            )
-        if values.dtype.kind not in "mM":
-            what = "that are numbers, dates, times or durations"
-            raise ArgumentError("values", what, shown="others", hint=OF_TEXT)
-        numbers, scale = (
-            scales.numbers_of_times(values),
-            scales.scale_of_array(values.dtype),
-        )
-    else:
-        usual = TRUTH if kind == "truth" else NUMBER
-        scale = usual if read_as is None else Scale.named(read_as)
-        plain = scale in (NUMBER, INTEGER)
-        if typed and plain:
-            with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
-                numbers = values.astype(np.float64)
-        else:
-            read = scales.number if plain else scale.record
-            numbers = np.fromiter(map(read, values), np.float64)
-    if kind == "truth" and not scale.truth:
-        raise ArgumentError("values", "that are true or false", shown="others")
-    return numbers, scale
-
-
-class _Categories(TableColumn):
-    """Categories of any types, each stored as its place in their order."""
-
-    def __init__(self, shown: Mapping[Hashable, Any], places: npt.NDArray[Any]) -> None:
-        """Take the displayed categories, by their keys, in order, and the place of each record."""
-        super().__init__(_registered({"value": places.astype(np.int64)}))
-        self._shown = list(shown.values())
-        self._places = {key: place for place, key in enumerate(shown)}
-        self._key: Callable[[Any], Hashable] = lambda category: category
-
-    @classmethod
-    def of(cls, values: Any) -> "_Categories":
-        """Read untyped values, or texts or times: 1 and 1.0 are two categories here."""
-        if isinstance(values, np.ndarray) and values.dtype.kind not in "mM":
-            values = values.tolist()  # nanoseconds would become integers
-        named = [each for each in map(scales.category, values) if each is not None]
-        found = {(type(each), each): in_order(each) for each in named}
-        keys = dict(sorted(found.items(), key=lambda pair: pair[1]))
-        place = {pair: place for place, pair in enumerate(keys)}
-        places = np.fromiter((place[type(each), each] for each in named), np.int64, len(named))
-        column = cls({key: each for (_, each), key in keys.items()}, places)
-        column._key = in_order
-        return column
-
-    @override
-    def most_frequent(self) -> Any:
-        found = super().most_frequent()
-        return None if found is None else self._shown[found]
-
-    @override
-    def listed(self, categories: Sequence[Hashable]) -> list[Any]:
-        return [self._places.get(self._key(each), -1) for each in categories]
-
-
-def open_matrix(matrix: FloatArray) -> Callable[[int], Column]:
-    """Open the columns of a matrix without gaps, registered once; returns that of each place."""
-    names = [f"x{place}" for place in range(matrix.shape[1])]
-    table = _registered({name: matrix[:, place] for place, name in enumerate(names)})
-    return lambda place: TableColumn(table.select(value=names[place]), scale=NUMBER)
-
-
-def _registered(columns: Mapping[str, npt.NDArray[Any]]) -> ir.Table:
-    """A table in memory, in a connection of its own, which closes when nothing refers to it."""
-    backend, name = embedded(), f"prudent_{uuid.uuid4().hex}"
-    backend.con.register(name, pyarrow.table(dict(columns)))
-    schema = ibis.schema({each: str(of.dtype) for each, of in columns.items()})
-    # Its schema is known: `backend.table` would ask for it.
-    return ibis.expr.operations.DatabaseTable(name=name, schema=schema, source=backend).to_expr()

@@ -17,6 +17,10 @@ Whole units are exact up to 2**52 of them: for timestamps and durations that is 
 number 0, and a lattice ends there. (For decimals of an engine, exact up to 2**51: their digits pass
 through a double.) A released number that Python's type cannot hold becomes the nearest value that
 it can hold.
+
+A conversion that fails on one record would reveal that this record is present. So none of them
+fails: a value that Python cannot represent is displayed as a string, and a record without a value
+becomes None, also a time with a zone in a list.
 """
 
 import datetime

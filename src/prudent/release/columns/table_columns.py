@@ -41,7 +41,7 @@ import numpy.typing as npt
 
 from prudent._validate import ArgumentError
 from prudent.release.columns import queries
-from prudent.release.columns.column import Contribution, Leaders, fullest, ranked
+from prudent.release.columns.column import Contribution, Leaders, ask, fullest, ranked
 from prudent.release.columns.dialects import (
     PublicValue,
     backend_name,
@@ -50,7 +50,6 @@ from prudent.release.columns.dialects import (
     limb_bits,
     typed,
 )
-from prudent.release.columns.pool import ask
 from prudent.release.columns.queries import (
     ColumnQuery,
     Question,
@@ -199,11 +198,10 @@ class TableColumn:
         low = least if low < least - half else low
         high = largest if high >= largest + half else high
         middle = (first + last) // 2 if squared else 0
-        given = {"middle": float(middle)} if squared else {}
         # The ends of a sum may be records of private ranks; those of its lattice never are.
         ends = (first, last) if squared else (lattice.low, lattice.high)
         farthest = max(middle - ends[0], ends[1] - middle, 1)
-        given |= {"low": float(low), "high": float(high)} | queries.scaling(lattice)
+        given: dict[str, Any] = {"low": float(low), "high": float(high)} | queries.scaling(lattice)
         bits = limb_bits(self.rows, factors=2 if squared else 1)
 
         def block(values: FloatArray, *_: FloatArray) -> npt.NDArray[np.object_]:
@@ -223,8 +221,8 @@ class TableColumn:
             squares = about(-middle, count=count, total=total, squares=squares) if squared else 0
             return np.array([count, below, inside, total + count * middle, squares], object)
 
-        question = queries.clipped_squares if squared else queries.clipped_sums
-        found = self._ask(question, decode, Reader(block), farthest=farthest, **given)
+        given |= {"middle": float(middle), "squared": True} if squared else {}
+        found = self._ask(queries.clipped_sums, decode, Reader(block), farthest=farthest, **given)
         count, below, inside, total, squares = found.tolist()
         self._count = count
         self._below = {low: below}
