@@ -30,7 +30,6 @@ from tests.release.columns.columns_suite import (  # noqa: E402
     ADVERSARIAL,
     LATTICES,
     check_same_answers,
-    check_same_clipped_sums,
     check_same_window,
     flights,
 )
@@ -135,14 +134,6 @@ def check_same_releases(
     same(statistics.mean, whole)
     same(statistics.mean, whole, bounds=(-60.0, 600.0))
     same(statistics.variance, whole)
-
-
-@pytest.mark.thorough
-def test_the_same_releases_from_duckdb() -> None:
-    table = flights(FLIGHTS).slice(0, 60_000)
-    kept = table.rename_columns(["x", *FLIGHTS[1:]])
-    carriers = table["carrier"].to_pylist()
-    check_same_releases({"data": kept}, delays(table), ("carrier", carriers))
 
 
 @pytest.mark.parametrize("kind", ["double precision", "real"])
@@ -313,11 +304,6 @@ def test_spark_shows_dates_times_and_decimals(session: Any) -> None:
         column = open_column(frame, name)
         found = column.order_statistics(1, 9)
         assert [column.scale.value(number) for number in found] == values, name
-
-
-def test_spark_adds_clipped_values(session: Any) -> None:
-    numbers = session.createDataFrame([(x,) for x in ADVERSARIAL.tolist()], "x double")
-    check_same_clipped_sums(open_column(numbers, "x"), ADVERSARIAL, LATTICES[0])
 
 
 def test_spark_counts_private_groups(session: Any) -> None:

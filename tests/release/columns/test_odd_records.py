@@ -63,20 +63,6 @@ def check_one_value_more(column: Column) -> None:
 
 
 @pytest.mark.parametrize("odd", ODD, ids=NAMES)
-def test_in_a_list_an_array_of_objects_or_a_frame(odd: Any) -> None:
-    pandas = pytest.importorskip("pandas")
-    values = [*VALUES, odd]
-    array = np.fromiter(values, dtype=object)
-    for column in (
-        open_column(values),
-        open_column(array),
-        open_column(pandas.DataFrame({"x": pandas.Series(array, dtype=object)}), "x"),
-    ):
-        check_one_value_more(column)
-    assert isinstance(median(values, propose=9.0, **BUDGET), Released)
-
-
-@pytest.mark.parametrize("odd", ODD, ids=NAMES)
 def test_among_categories(odd: Any) -> None:
     pandas = pytest.importorskip("pandas")
     values = np.fromiter(["a"] * 300 + [odd], dtype=object)

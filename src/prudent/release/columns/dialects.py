@@ -38,6 +38,15 @@ _lazy.defer("ibis.backends.sql.compilers")  # it imports the compilers of twenty
 ENGINES = ("duckdb", "postgres", "pyspark")
 """The engines of which it is known, for every type, how to read and compare without fail."""
 
+PLAIN = (
+    *(dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Decimal),
+    *(dt.Date, dt.Timestamp, dt.Binary),
+)
+"""Types of categories: equal values of these are displayed the same."""
+
+IDENTIFYING = (*PLAIN, dt.UUID, dt.INET, dt.MACADDR)
+"""Types of which every engine tells values apart, and orders them."""
+
 PublicValue: TypeAlias = str | bool | int | float
 
 _ENCODINGS = {"SQL_ASCII": "utf-8", "KOI8R": "koi8_r", "KOI8U": "koi8_u"}  # PostgreSQL's, Python's

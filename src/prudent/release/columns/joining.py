@@ -25,26 +25,13 @@ import ibis.expr.types as ir
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.release.columns.dialects import backend_name, double, exact, fetched
+from prudent.release.columns.dialects import IDENTIFYING, backend_name, double, exact, fetched
 from prudent.release.columns.queries import values_table
 from prudent.release.columns.sources import OpenTable, open_table
 from prudent.release.columns.units import evenly_spaced
 from prudent.release.failures import redact_errors
 from prudent.release.joins import Join
 
-_SORTED = [
-    "string",
-    "boolean",
-    "integer",
-    "floating",
-    "decimal",
-    "date",
-    "timestamp",
-    "binary",
-    "uuid",
-    "inet",
-    "macaddr",
-]
 _SENT = 1_000  # rows of a public table that a query may hold
 _WRITTEN = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
 _READ = {"integer": "int64", "number": "float64", "date": "date"}  # from the texts of a file
@@ -227,18 +214,15 @@ def rows_per_unit(rows: ir.Table, unit: str, most: int) -> ir.Table:
     equal and are not, such as both zeros, or a month and 30 days, are ordered by their texts.
     """
     engine = backend_name(rows)
-    kinds = _SORTED if engine == "pyspark" else [*_SORTED, "interval"]  # whatever is stored
-    sortable = [
-        name
-        for name, dtype in rows.schema().items()
-        if any(getattr(dtype, f"is_{kind}")() for kind in kinds)
-    ]
+    schema = rows.schema().items()
+    kinds = IDENTIFYING if engine == "pyspark" else (*IDENTIFYING, dt.Interval)
+    sortable = [name for name, dtype in schema if isinstance(dtype, kinds)]
     rows = rows.select(*sortable)
     rows = rows.filter(rows[unit].notnull())
     order = [exact(rows[name], engine) for name in sortable if name != unit]
     # Values of these that are not the same may compare as equal.
-    kinds = ["floating", "decimal", "interval"]
-    alike = [n for n, of in rows.schema().items() if any(getattr(of, f"is_{k}")() for k in kinds)]
+    kinds = (dt.Floating, dt.Decimal, dt.Interval)
+    alike = [name for name in sortable if isinstance(rows[name].type(), kinds)]
     order += [exact(rows[name].cast("string"), engine) for name in alike]
     return evenly_spaced(rows, [unit], most, order).select(*sortable)
 

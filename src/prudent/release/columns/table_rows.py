@@ -24,6 +24,8 @@ from prudent.release.columns.column import (
     checked,
 )
 from prudent.release.columns.dialects import (
+    IDENTIFYING,
+    PLAIN,
     PublicValue,
     backend_name,
     double,
@@ -141,18 +143,7 @@ def _time(kind: str, example: str) -> TextFormat | None:
     return TextFormat(Scale.named(kind), rf"^\s*{pattern}\s*$", places=places)
 
 
-_PLAIN = (  # types of categories: equal values of these are displayed the same
-    dt.String,
-    dt.Boolean,
-    dt.Integer,
-    dt.Floating,
-    dt.Decimal,
-    dt.Date,
-    dt.Timestamp,
-    dt.Binary,
-)
 _GROUPING = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
-_IDENTIFYING = (*_PLAIN, dt.UUID, dt.INET, dt.MACADDR)
 
 
 Members: TypeAlias = Mapping[Hashable, tuple[ir.Value, ...]]
@@ -472,7 +463,7 @@ def identifying(column: ir.Column, name: str) -> ir.Column:
     Lists, structures and documents may hold a text that is not valid, or a time that overflows,
     deep inside, where the engine converts it as it reads: one record would stop the whole query.
     """
-    if not isinstance(column.type(), _IDENTIFYING):
+    if not isinstance(column.type(), IDENTIFYING):
         raise _validate.ArgumentError(
             "unit",
             "a column of texts, numbers, dates or other plain values",
@@ -491,7 +482,7 @@ def _value(
     if isinstance(declared, Mapping):
         declared = declared.get(name)
     if asked.kind in ("categories", "sets"):
-        if not isinstance(dtype, _PLAIN):
+        if not isinstance(dtype, PLAIN):
             raise _validate.ArgumentError(
                 "column",
                 "of text, numbers, dates or booleans",
