@@ -81,7 +81,8 @@ def exact(value: ir.Value, engine: str) -> ir.Value:
         return call("encode", value, returns=dt.binary)
     if engine == "postgres":  # concatenation with a string turns an ENUM into a string
         # The database's own encoding can represent every stored character.
-        return _convert_to(value.concat(""), _getdatabaseencoding())
+        of_database = call("getdatabaseencoding", returns=dt.string)
+        return call("convert_to", value.concat(""), of_database, returns=dt.binary)
     if engine == "pyspark":
         return value.cast("binary")
     return value
@@ -142,24 +143,13 @@ def tried(value: ir.Value) -> ir.Value:
     return call("try", value, returns=value.type())
 
 
+_SHAPES: tuple[Callable[..., None], ...] = (lambda: None, lambda one: None, lambda one, two: None)
+
+
 @functools.cache
 def _builtin(name: str, takes: tuple[dt.DataType, ...], returns: dt.DataType) -> Any:
-    def shape(value: Any, other: Any) -> None: ...
-
-    one = len(takes) == 1
-    return ibis.udf.scalar.builtin(
-        (lambda value: None) if one else shape, name=name, signature=(takes, returns)
-    )
-
-
-@ibis.udf.scalar.builtin(name="convert_to")  # type: ignore[untyped-decorator]
-def _convert_to(text: str, encoding: str) -> bytes:  # type: ignore[empty-body]
-    """PostgreSQL's `convert_to`: the bytes of a string in an encoding."""
-
-
-@ibis.udf.scalar.builtin(name="getdatabaseencoding")  # type: ignore[untyped-decorator]
-def _getdatabaseencoding() -> str:  # type: ignore[empty-body]
-    """PostgreSQL's `getdatabaseencoding`: the encoding of all strings of the database."""
+    shape = _SHAPES[len(takes)]
+    return ibis.udf.scalar.builtin(shape, name=name, signature=(takes, returns))
 
 
 def literal(value: str | bool | int | float) -> ir.Value:
@@ -425,22 +415,17 @@ def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
 
 def number_of(column: ir.Column, scale: Scale) -> ir.Value:
     """Convert a typed column to doubles, in units of its scale."""
-    return as_double(_number_of(column, scale))
-
-
-def _number_of(column: ir.Column, scale: Scale) -> ir.Value:
     dtype, engine = column.type(), backend_name(column)
     if scale.truth:
-        return column.cast("int32")  # a condition is evaluated once
+        return as_double(column.cast("int32"))  # a condition is evaluated once
     if scale.kind in _MOMENTS:
-        return _MOMENTS[scale.kind][engine](column)
-    if not dtype.is_decimal():
-        return column
-    if engine == "postgres":  # its numerics are exact, and too wide for a product of doubles
+        return as_double(_MOMENTS[scale.kind][engine](column))
+    if dtype.is_decimal() and engine == "postgres":  # exact, and too wide for a product of doubles
         factor = ibis.literal(f"1e{scale.digits}").cast(dt.Decimal())
-        return double_of_numeric(column * factor if scale.digits else column)
+        return as_double(double_of_numeric(column * factor if scale.digits else column))
     number = as_double(column)
-    return rounded(number * double(10.0**scale.digits)) if scale.digits else number
+    digits = scale.digits if dtype.is_decimal() else 0
+    return rounded(number * double(10.0**digits)) if digits else number
 
 
 def number_of_text(column: ir.Column, scale: Scale) -> ir.Value:
