@@ -58,7 +58,6 @@ class ArrayRows:
         """Remember what returns all rows that have no gap."""
         self.names = tuple(names)
         self._read = functools.cache(read)
-        self._open: Callable[[int], Column] | None = None
 
     @classmethod
     def of(cls, names: Sequence[str], *parts: npt.NDArray[Any]) -> "ArrayRows":
@@ -81,13 +80,12 @@ class ArrayRows:
         for start in range(0, len(matrix), _BATCH):
             yield matrix[start : start + _BATCH]
 
-    def column(self, place: int) -> Column:
+    @functools.cached_property
+    def column(self) -> Callable[[int], Column]:
         """See `Rows`."""
-        if self._open is None:
-            with _extras.needed("A model that finds bounds"):
-                from prudent.release.columns.arrow_tables import open_matrix
-            self._open = open_matrix(self._read())
-        return self._open(place)
+        with _extras.needed("A model that finds bounds"):
+            from prudent.release.columns.arrow_tables import open_matrix
+        return open_matrix(self._read())
 
 
 def doubles(array: npt.NDArray[Any]) -> FloatArray:

@@ -368,7 +368,7 @@ def open_records(request: Request, kind: Kind) -> Any:
     table = request.in_table()
     per_group = isinstance(request.propose, Mapping)
     if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
-        read_as = None if isinstance(data, Column) else table.pop("read_as", None)
+        own = {} if isinstance(data, Column) else {"read_as": table.pop("read_as", None)}
         if table:
             raise ValueError(
                 f"Expected a table for {', '.join(sorted(table))}, got values without names. "
@@ -376,8 +376,7 @@ def open_records(request: Request, kind: Kind) -> Any:
             )
         if isinstance(data, Column) and not per_group:
             return {None: data}
-        if not per_group:
-            table = {"read_as": read_as}
+        table = own
     if request.by is None and (request.groups is not None or per_group):
         raise _validate.ArgumentError(
             "by", "the name of the column that says which group a row is in", shown="nothing"
