@@ -324,7 +324,8 @@ class TableColumn:
     @property
     def _few(self) -> bool:
         """Whether ranks are found without narrowing: rows that are kept are read soon."""
-        few = FEW_READ if backend_name(self.rows) == "duckdb" else FEW
+        alone = backend_name(self.rows) == "duckdb" and not self.share.member  # not of 200 groups
+        few = FEW_READ if alone else FEW
         return self.count() <= few or self.share.memory.holds(self.share)
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
