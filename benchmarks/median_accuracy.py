@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from prudent.release import Released, median
-from prudent.release.columns.column import ArrayColumn
+from prudent.release import Released, median, open_column
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "tables.svg"
 SIZES = (300, 3_000, 30_000, 300_000)
@@ -25,7 +24,7 @@ COLOURS = ("#E69F00", "#009E73", "#0072B2", "#332288")
 def measured(size: int, epsilon: float) -> tuple[float, float]:
     """Medians of the error and of half the width of the interval, in standard deviations."""
     values = np.random.default_rng(size).normal(CENTRE, DEVIATION, size)
-    column, truth = ArrayColumn(values), np.sort(values)[(size + 1) // 2 - 1]
+    column, truth = open_column(values), np.sort(values)[(size + 1) // 2 - 1]
     errors, widths = [], []
     for _ in range(TRIALS):
         released = median(column, epsilon=epsilon)

@@ -334,8 +334,8 @@ GROUPED: dict[str, tuple[Callable[[np.random.Generator, int], FloatArray], Bound
 
 
 def group_errors(name: str, records: int, runs: int) -> dict[str, float]:
-    """The median error of the means of all groups, at ε = 1; arrays need no query engine."""
-    from prudent.release.columns.column import ArrayColumn
+    """The median error of the means of all groups, at ε = 1."""
+    from prudent.release.columns.opening import open_column
     from prudent.release.noise import source_of
     from prudent.release.request import PricedPart, Request, price
     from prudent.release.statistics.moments import OneMoment
@@ -346,7 +346,7 @@ def group_errors(name: str, records: int, runs: int) -> dict[str, float]:
     exact, clipped = values.mean(axis=1), np.clip(values, low, high)
     whole = bool((values == np.rint(values)).all())
     columns = {
-        place: ArrayColumn.of(each, "numbers", "integer" if whole else None)
+        place: open_column(each, read_as="integer" if whole else None)
         for place, each in enumerate(values)
     }
     mean = OneMoment("mean", 1)

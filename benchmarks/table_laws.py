@@ -18,7 +18,8 @@ import numpy as np
 
 from benchmarks.public_tables import SOURCES, FloatArray, Source
 from benchmarks.table_accuracy import EPSILONS, Bounds, wide_bounds
-from prudent.release.columns.column import ArrayColumn
+from prudent.release.columns.column import Column
+from prudent.release.columns.opening import open_column
 from prudent.release.exponential.measure import Measure
 from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget
 from prudent.release.noise import ReproducibleNoise
@@ -30,7 +31,7 @@ _DRAWS = 601
 
 
 def law_errors(
-    mechanism: ExponentialQuantile, column: ArrayColumn, truth: float, shares: tuple[float, ...]
+    mechanism: ExponentialQuantile, column: Column, truth: float, shares: tuple[float, ...]
 ) -> list[float]:
     """The errors that the value does not exceed with these probabilities, by bisection."""
     measure = mechanism.measure
@@ -69,7 +70,7 @@ def our_errors(
     source: Source, values: FloatArray, p: float, epsilon: float, scales: int, confidence: float
 ) -> Bounds:
     """The median error with typed bounds, and with none."""
-    column = ArrayColumn(values.astype(np.int64) if source.whole else values)
+    column = open_column(values.astype(np.int64) if source.whole else values)
     truth = float(np.sort(values)[int(np.ceil(p * len(values))) - 1])
     typed, none = (
         Quantile(ExponentialQuantile(p, 1.0).p)

@@ -148,11 +148,10 @@ class Traffic:
     """How many queries were asked, and how much came back, at eight bytes a number."""
 
     def __init__(self) -> None:
-        from prudent.release.columns import table_rows
-        from prudent.release.columns.sql import column_queries
+        from prudent.release.columns import queries, table_rows
 
         self.queries = self.rows = self.bytes = 0
-        fetch, batches = column_queries.fetched, column_queries.arrow_batches
+        fetch, batches = queries.fetched, queries.arrow_batches
 
         def counted(expression: Any) -> Any:
             columns = fetch(expression)
@@ -166,8 +165,8 @@ class Traffic:
             self.queries += 1
             yield from batches(expression, *size)  # within this process: nothing comes back
 
-        column_queries.fetched = table_rows.fetched = counted
-        column_queries.arrow_batches = watched
+        queries.fetched = table_rows.fetched = counted
+        queries.arrow_batches = watched
 
 
 def processor_seconds(engine: str, where: str) -> float:

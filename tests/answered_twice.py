@@ -1,6 +1,6 @@
 """Every answer that a test run reads from rows is also asked of the engine, and must be the same.
 
-DuckDB hands rows over, and numpy answers (`column_queries.Reader`); PostgreSQL and Spark answer in
+DuckDB hands rows over, and numpy answers (`queries.Reader`); PostgreSQL and Spark answer in
 SQL. What no test compares would drift apart.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-MODULE = "prudent.release.columns.sql.column_queries"
+MODULE = "prudent.release.columns.queries"
 
 
 class AnsweredTwiceError(AssertionError):

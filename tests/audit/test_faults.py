@@ -14,7 +14,6 @@ from prudent.accounting import PldAccountant, pld_accountant
 from prudent.accounting.losses.pairs import Dominating
 from prudent.audit import audit
 from prudent.release import partitions, statistics
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential import quantile as selection
 from prudent.release.lattice import Lattice
 from prudent.release.noise import Distribution, ReproducibleNoise
@@ -24,6 +23,7 @@ from prudent.release.statistics import tested
 from prudent.release.sums.additive import AdditiveMechanism
 from prudent.training.noise import HostNoise
 from tests.audit.releases import CASES, additive, audit_case
+from tests.oracles.array_column import ArrayColumn
 
 HALVED = {"count": 300, "median": 800, "mode": 300}
 

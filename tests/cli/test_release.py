@@ -19,7 +19,7 @@ from prudent.budget.ledger import Ledger
 from prudent.cli import errors
 from prudent.cli.commands import release
 from prudent.release import noise, statistics
-from prudent.release.columns.sql import column_queries
+from prudent.release.columns import queries
 
 SECRET = 918273.625
 SAMPLE = np.random.default_rng(2).normal(50.0, 1.0, 4000)
@@ -312,7 +312,7 @@ def test_a_certificate(run: Run, files: Path) -> None:
 
 
 def test_a_dry_run(run: Run, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_queries, "_answers", lambda _: pytest.fail("read in a dry run"))
+    monkeypatch.setattr(queries, "_answers", lambda _: pytest.fail("read in a dry run"))
     book = str(tmp_path / "budget.db")
     Ledger.create(book, epsilon=0.001, delta=1e-9).close()  # would not allow the release
     given = [str(files / "t.parquet"), "--ledger", book, "--dry-run"]
@@ -405,9 +405,7 @@ def test_over_budget_exits_with_4_before_anything_is_read(
 ) -> None:
     book = str(tmp_path / "budget.db")
     Ledger.create(book, epsilon=0.1, delta=1e-5).close()
-    monkeypatch.setattr(
-        column_queries, "_answers", lambda _: pytest.fail("read before it was charged")
-    )
+    monkeypatch.setattr(queries, "_answers", lambda _: pytest.fail("read before it was charged"))
     arguments = ["median", str(files / "t.parquet"), *MEDIAN, "--ledger", book]
     status, out, err = run(*arguments)
     assert (status, out) == (4, "")

@@ -38,13 +38,13 @@ from prudent.accounting.losses.pairs import BoundedRangePair, Dominating, Mixtur
 from prudent.budget.filters import AdaptiveFilter
 from prudent.budget.prices import pure_epsilon
 from prudent.certify.counts import Counts, Pricing
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.measure import UniformMeasure
 from prudent.release.exponential.quantile import NearTarget
 from prudent.release.noise import Distribution
 from prudent.release.outcome import Refused
 from prudent.release.ptr.margins import RobustValue
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
+from tests.oracles.array_column import ArrayColumn
 from tests.proofs import test_extracted as extracted
 from tests.proofs.test_extracted import GRID, answers, at, columns, of_decay, pytestmark
 from tests.proofs.test_page import PYTHON

@@ -23,12 +23,12 @@ from prudent.accounting import DiscreteLaplaceTest, ProposeTestReleaseDpEvent
 from prudent.accounting.losses.domination import branch_pair, case_one, margin_pair
 from prudent.accounting.losses.pairs import Dominating, MixturePair
 from prudent.certify.counts import STEPS, UNTOUCHABLE, Counts, decided, moves_of, scores_of
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.measure import UniformMeasure
 from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget
 from prudent.release.lattice import Lattice
 from prudent.release.ptr.margins import interquartile_range, quantile
 from prudent.release.ptr.trimmed import trimmed_sum
+from tests.oracles.array_column import ArrayColumn
 
 PROGRAM = Path(__file__).resolve().parents[2] / "build" / "proofs" / "extracted"
 pytestmark = pytest.mark.skipif(

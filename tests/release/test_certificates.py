@@ -15,12 +15,12 @@ from prudent.release.certificates import (
     distance_by_margin,
     quantile_distance,
 )
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.ptr import margins
 from prudent.release.ptr.margins import lattice_mode
 from prudent.release.ptr.trimmed import trimmed_mean
+from tests.oracles.array_column import ArrayColumn
 
 DOMAIN = range(5)
 SIZE = 4

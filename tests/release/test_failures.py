@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.release import search_quantile
-from prudent.release.columns import conversions
-from prudent.release.columns.column import ArrayColumn, Column
+from prudent.release.columns import scales
+from prudent.release.columns.column import Column
 from prudent.release.failures import UNREADABLE, SourceError, redact_errors
 from prudent.release.outcome import Released
 from prudent.release.statistics import (
@@ -29,6 +29,7 @@ from prudent.release.statistics import (
     trimmed_sum,
     variance,
 )
+from tests.oracles.array_column import ArrayColumn
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
 
@@ -179,7 +180,7 @@ def test_the_mode_of_times_is_a_time(unit: str) -> None:
     ],
 )
 def test_every_time_has_an_image(stamp: Any, shown: Any) -> None:
-    assert conversions.moment(stamp) == shown
+    assert scales.moment(stamp) == shown
     outcome = mode(np.array([stamp] * 300), **COST)
     assert isinstance(outcome, Released)
     assert outcome.value == shown
@@ -198,13 +199,11 @@ def test_every_time_has_an_image(stamp: Any, shown: Any) -> None:
     ],
 )
 def test_every_time_of_an_engine_has_an_image(written: str, shown: Any) -> None:
-    assert conversions.timestamp_of(written) == shown
+    assert scales.timestamp_of(written) == shown
 
 
 def test_equal_decimals_look_the_same() -> None:
-    shown = [
-        str(conversions.decimal_of(text)) for text in ("1.0", "1.000", "1", "100", "-0.50", "NaN")
-    ]
+    shown = [str(scales.decimal_of(text)) for text in ("1.0", "1.000", "1", "100", "-0.50", "NaN")]
     assert shown == ["1", "1", "1", "100", "-0.5", "NaN"]
 
 
@@ -225,15 +224,15 @@ class Grumpy:
     ],
 )
 def test_every_object_has_a_text_or_none(value: Any, shown: Any) -> None:
-    assert conversions.text(value) == shown
-    assert len(str(conversions.text(10**5000))) == 5001
+    assert scales.text(value) == shown
+    assert len(str(scales.text(10**5000))) == 5001
 
 
 def test_bytes_in_an_unknown_encoding_are_shown() -> None:
-    assert conversions.text_of(b"caf\xc3\xa9") == "café"
-    assert conversions.text_of(b"caf\xe9") == "caf\\xe9"
-    assert conversions.text_of(b"caf\xe9", "latin1") == "café"
-    assert conversions.text_of(b"a", "mule_internal") == "a"
+    assert scales.text_of(b"caf\xc3\xa9") == "café"
+    assert scales.text_of(b"caf\xe9") == "caf\\xe9"
+    assert scales.text_of(b"caf\xe9", "latin1") == "café"
+    assert scales.text_of(b"a", "mule_internal") == "a"
 
 
 # --- frames ---------------------------------------------------------------------------------------

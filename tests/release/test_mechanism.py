@@ -19,13 +19,13 @@ from prudent.accounting import (
     from_json,
     to_json,
 )
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.failures import SourceError
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, Refused, Released
 from prudent.release.ptr.margins import RobustValue, UnsafeMarginError, check_margin, quantile
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism, on_lattice
 from prudent.release.statistics import median
+from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import data_sets, neighbours, records
 
 calibrate = ProposeTestReleaseMechanism.calibrate

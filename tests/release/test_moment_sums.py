@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import Lattice
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.sums import moments as moment_sums
 from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion, shares_of
 from prudent.release.sums.moments import ClippedTotal, Moments, MomentSums, fine_lattice
+from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import data_sets, neighbours, records
 
 LATTICES = [Lattice(0, 0, 4), Lattice(0, 1, 3), Lattice(-1, -3, 7), Lattice(0, -2, 2)]

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
-from prudent.release.columns.column import ArrayColumn, Column
+from prudent.release.columns.column import Column
 from prudent.release.lattice import FARTHEST, Lattice
 from prudent.release.outcome import Refused, Released
 from prudent.release.ptr.margins import (
@@ -22,6 +22,7 @@ from prudent.release.ptr.margins import (
 )
 from prudent.release.ptr.trimmed import trimmed_mean as measured_mean
 from prudent.release.statistics import iqr, median, mode, trimmed_mean
+from tests.oracles.array_column import ArrayColumn
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 TAU, CAP = 2, 5

@@ -14,9 +14,9 @@ pytest.importorskip("opendp", reason="needs the extra `tables`")
 import pyarrow as pa  # noqa: E402
 
 from prudent.release import Ledger, statistics, table  # noqa: E402
+from prudent.release.columns import queries as table_queries  # noqa: E402
+from prudent.release.columns import table_columns  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
-from prudent.release.columns.sql import column_queries, table_columns  # noqa: E402
-from prudent.release.columns.sql import queries as table_queries  # noqa: E402
 from prudent.release.columns.units import StagedTable  # noqa: E402
 from tests.release.recording import queries_of  # noqa: E402
 
@@ -34,7 +34,8 @@ TABLE = pa.table(
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
     monkeypatch.setattr(table_columns, "SAMPLE", 2_000)
     monkeypatch.setattr(table_columns, "_SLACK", 0.05)
 
@@ -69,7 +70,7 @@ def test_a_release_asks_what_was_explained(
         return send(query, *size)
 
     for name in ("fetched", "arrow_batches"):
-        monkeypatch.setattr(column_queries, name, partial(noted, getattr(column_queries, name)))
+        monkeypatch.setattr(table_queries, name, partial(noted, getattr(table_queries, name)))
     statistic(table, "x", **own, **COST)
     if "unit" not in own:  # its grouping is explained in every query, and computed once
         assert [without_numbers(sql) for _, sql in explained] == list(map(without_numbers, sent))

@@ -17,10 +17,10 @@ from prudent._validate import ArgumentError
 from prudent.accounting import PldAccountant
 from prudent.release import statistics
 from prudent.release.charging import Preview
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Refused, Released
 from prudent.release.request import TABLE_OPTIONS, Request
+from tests.oracles.array_column import ArrayColumn
 from tests.release.recording import Book
 
 SAMPLE = np.random.default_rng(5).normal(100.0, 10.0, 5_000)

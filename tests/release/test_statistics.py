@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import DiscreteLaplaceTest, PldAccountant
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, Refused, Released
 from prudent.release.statistics import iqr, median, mode, quantile, trimmed_mean, trimmed_sum
+from tests.oracles.array_column import ArrayColumn
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 SAMPLE = np.random.default_rng(5).normal(100.0, 10.0, 20_000)

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from prudent import _extras, _validate
 from prudent._validate import ArgumentError
-from prudent.release.columns import conversions
-from prudent.release.columns.column import ArrayColumn, Column, in_order
+from prudent.release.columns import scales
+from prudent.release.columns.column import Column, in_order
 from prudent.release.columns.scales import Scale
 from prudent.release.lattice import FloatArray
 from prudent.release.noise import Noise
@@ -80,9 +80,12 @@ class ArrayRows:
         for start in range(0, len(matrix), _BATCH):
             yield matrix[start : start + _BATCH]
 
-    def column(self, place: int) -> Column:
+    @functools.cached_property
+    def column(self) -> Callable[[int], Column]:
         """See `Rows`."""
-        return ArrayColumn(self._read()[:, place])
+        with _extras.needed("A model that finds bounds"):
+            from prudent.release.columns.arrow_tables import open_matrix
+        return open_matrix(self._read())
 
 
 def doubles(array: npt.NDArray[Any]) -> FloatArray:
@@ -94,14 +97,14 @@ def doubles(array: npt.NDArray[Any]) -> FloatArray:
     array = array[:, None] if array.ndim == 1 else array
     if isinstance(array, np.ma.MaskedArray):
         return np.where(np.ma.getmaskarray(array), np.nan, doubles(array.data))
-    array = conversions.real(array)
+    array = scales.real(array)
     if array.dtype.kind in "biuf":
         with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
             return array.astype(np.float64)
     if array.dtype.kind in "mM":
         found = np.full(array.shape, np.nan)
         known = ~np.isnat(array)
-        found[known] = conversions.numbers_of_times(array[known])
+        found[known] = scales.numbers_of_times(array[known])
         return found
     return np.array(list(map(_double, array.ravel().tolist())), np.float64).reshape(array.shape)
 
@@ -109,7 +112,7 @@ def doubles(array: npt.NDArray[Any]) -> FloatArray:
 def _double(value: Any) -> float:
     if type(value) is datetime.date:
         return Scale("date").record(value)
-    number = conversions.number(value)
+    number = scales.number(value)
     return Scale("timestamp").record(value) if number != number else number
 
 
@@ -239,7 +242,7 @@ class ModelData:
 
         def read() -> FloatArray:
             codes: dict[Hashable, float] = {None: math.nan}
-            cells = map(conversions.category, _cells(self.unit, "unit"))
+            cells = map(scales.category, _cells(self.unit, "unit"))
             return np.array([codes.setdefault(each, float(len(codes))) for each in cells])[:, None]
 
         return [read]
@@ -289,7 +292,7 @@ class ModelData:
         """Choose the labels that have enough records; private until then."""
         if isinstance(self.target, str):
             return named_labels(selection.select(self._groups().counts(), noise), self.data)
-        cells = map(conversions.category, _cells(self.target, "y"))
+        cells = map(scales.category, _cells(self.target, "y"))
         # One record without a label makes floats of whole numbers in some containers.
         whole = (int(each) if type(each) is float and each.is_integer() else each for each in cells)
         # Among objects 1, True and 1.0 are equal: which of them is named must not depend on
@@ -298,7 +301,7 @@ class ModelData:
         if self.unit is not None:  # each counts for the label that most of its rows have
             own: dict[Hashable, Counter[Any]] = defaultdict(Counter)
             for each, unit in zip(given, _cells(self.unit, "unit"), strict=True):
-                own[conversions.category(unit)].update([] if each is None else [each])
+                own[scales.category(unit)].update([] if each is None else [each])
             own.pop(None, None)
             given = [min(each, key=lambda k: (-each[k], k), default=None) for each in own.values()]
         keyed: Counter[Hashable] = Counter(each for each in given if each is not None)
@@ -312,7 +315,7 @@ class ModelData:
             places = {label: float(at) for at, label in enumerate(self.classes)}
 
             def read() -> FloatArray:
-                cells = map(conversions.category, _cells(self.target, "y"))
+                cells = map(scales.category, _cells(self.target, "y"))
                 return np.array([places.get(each, np.nan) for each in cells], np.float64)[:, None]
 
             return len(given), read

@@ -1,7 +1,7 @@
 """Private statistics of a table: chosen by rank, released with noise, or tested before trusted.
 
 The public names are listed in `__init__.pyi`. Each is imported when it is first used, so that
-releasing from arrays needs no database packages, and keeping a budget needs no noise samplers.
+keeping a budget needs neither database packages nor noise samplers.
 """
 
 from prudent import _lazy

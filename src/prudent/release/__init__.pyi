@@ -4,7 +4,6 @@ from prudent.budget.ledger import Ledger as Ledger
 from prudent.budget.ledger import OverBudgetError as OverBudgetError
 from prudent.release.certificates import Certificate as Certificate
 from prudent.release.charging import Preview as Preview
-from prudent.release.columns.column import ArrayColumn as ArrayColumn
 from prudent.release.columns.column import Column as Column
 from prudent.release.columns.opening import open_column as open_column
 from prudent.release.columns.opening import open_groups as open_groups

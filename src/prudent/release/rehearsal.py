@@ -14,11 +14,10 @@ import ibis
 import ibis.expr.types as ir
 
 from prudent.release.charging import Preview
+from prudent.release.columns.column import ask
 from prudent.release.columns.dialects import double
-from prudent.release.columns.pool import ask
-from prudent.release.columns.sql.column_queries import ColumnQuery, alike, answer, query
-from prudent.release.columns.sql.queries import sizes_of_groups
-from prudent.release.columns.sql.table_columns import FEW, PairColumn, TableColumn
+from prudent.release.columns.queries import ColumnQuery, alike, answer, query, sizes_of_groups
+from prudent.release.columns.table_columns import FEW_READ, PairColumn, TableColumn
 from prudent.release.failures import redact_errors
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.request import (
@@ -55,9 +54,9 @@ def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> P
             sizes = sizes_of_groups(column.share.whole, at_least=1)
             note(str(sizes_of_groups.__doc__), sizes)
         if isinstance(column, TableColumn):
-            known = (lambda: 2 * FEW) if part.request.by is not None else None  # by that query
+            known = (lambda: 2 * FEW_READ) if part.request.by is not None else None  # by that query
             bounds, noise = part.request.bounds, ReproducibleNoise(0)
-            made_up = [_rehearsed(each, 2 * FEW, bounds, note, known) for each in columns]
+            made_up = [_rehearsed(each, 2 * FEW_READ, bounds, note, known) for each in columns]
             asked = attrs.evolve(part.request, delta=part.request.delta or 1e-6)
             priced = redact_errors(price, part.statistic, asked, made_up[0])
             own = dict(enumerate(made_up))

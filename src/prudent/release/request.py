@@ -30,8 +30,7 @@ from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
 from prudent.release.charging import AnyLedger, Preview, charge, opened_ledger
-from prudent.release.columns.column import ArrayColumn, Column, KeptGroups, Kind, PerUnit
-from prudent.release.columns.pool import Pool, together
+from prudent.release.columns.column import Column, KeptGroups, Kind, PerUnit, Pool, together
 from prudent.release.failures import redact_errors
 from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise, source_of
@@ -360,7 +359,7 @@ def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
 
 
 def open_records(request: Request, kind: Kind) -> Any:
-    """Open the column to release from; arrays need no query engine.
+    """Open the column to release from.
 
     Returns:
         One column for each group, for None without groups; or a `PrivateGroups`.
@@ -369,24 +368,21 @@ def open_records(request: Request, kind: Kind) -> Any:
     table = request.in_table()
     per_group = isinstance(request.propose, Mapping)
     if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
-        read_as = None if isinstance(data, Column) else table.pop("read_as", None)
+        own = {} if isinstance(data, Column) else {"read_as": table.pop("read_as", None)}
         if table:
             raise ValueError(
                 f"Expected a table for {', '.join(sorted(table))}, got values without names. "
                 "Give a path, a frame or an ibis table, and the name of its column."
             )
-        if isinstance(data, ArrayColumn):
-            opened: Any = data.checked(kind)
-        else:
-            opened = data if isinstance(data, Column) else ArrayColumn.of(data, kind, read_as)
-        if not per_group:
-            return {None: opened}
+        if isinstance(data, Column) and not per_group:
+            return {None: data}
+        table = own
     if request.by is None and (request.groups is not None or per_group):
         raise _validate.ArgumentError(
             "by", "the name of the column that says which group a row is in", shown="nothing"
         )
     with _extras.needed("A release from a table"):
-        from prudent.release.columns import opening  # needs ibis, which arrays do not
+        from prudent.release.columns import opening
 
     if request.private_groups:
         del table["groups"]

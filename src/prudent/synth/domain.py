@@ -12,7 +12,7 @@ import attrs
 import ibis.expr.datatypes as dt
 import numpy as np
 
-from prudent.release.columns.conversions import text_of
+from prudent.release.columns.scales import text_of
 from prudent.release.lattice import FloatArray, IntArray
 from prudent.synth.engine import TableEngine
 from prudent.synth.reading import FARTHEST, FORMS, MOMENTS, Field, Source

@@ -16,7 +16,6 @@ import attrs
 import numpy as np
 
 from prudent.release import joins, statistics
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import TRUTH
 from prudent.release.exponential.interval import Points
 from prudent.release.exponential.many_quantiles import CountedQuantiles
@@ -24,6 +23,7 @@ from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
 from prudent.release.request import PricedPart, Request, Statistic, open_records
 from tests.audit.releases.case import Case, Make, Run, Silent, exact_epsilon, laplace_case
+from tests.oracles.array_column import ArrayColumn
 
 _BOUNDS = (0.0, 1.0)
 _OUTSIDE = 50.0  # a record that clipping must bring back to the upper bound

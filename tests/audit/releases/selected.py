@@ -25,7 +25,6 @@ from typing_extensions import override
 
 from prudent.audit.lower_bounds import FloatArray
 from prudent.release import statistics
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import INTEGER
 from prudent.release.exponential.interval import IntervalChoice, Points, octave_candidates
 from prudent.release.exponential.many_quantiles import CountedQuantiles, HalvedQuantiles
@@ -43,6 +42,7 @@ from prudent.release.request import Request
 from prudent.release.sums.additive import shares_of
 from prudent.release.sums.octaves import OfFew
 from tests.audit.releases.case import Case, Make, Run, exact_epsilon
+from tests.oracles.array_column import ArrayColumn
 
 _NEAR = 0.95  # t/ε: where 20,000 runs see most
 _SEVERAL_SHARE = 0.25  # fraction of ε that the intervals of several quantiles get

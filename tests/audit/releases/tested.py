@@ -20,7 +20,6 @@ from scipy import special
 from prudent.accounting import PldAccountant
 from prudent.accounting.losses.domination import branch_pair
 from prudent.release import statistics
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Released
 from prudent.release.ptr import margins, trimmed
@@ -29,6 +28,7 @@ from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 from prudent.release.request import Request
 from prudent.release.statistics import tested
 from tests.audit.releases.case import Case, Make, Run, discrete_laplace, exact_epsilon
+from tests.oracles.array_column import ArrayColumn
 
 Measure: TypeAlias = Callable[[Any], RobustValue]
 Pairs: TypeAlias = Iterator[tuple[Any, Any]]

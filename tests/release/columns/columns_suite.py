@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from prudent.release.columns.column import ArrayColumn, Column
+from prudent.release.columns.column import Column
 from prudent.release.lattice import Lattice
+from tests.oracles.array_column import ArrayColumn
 
 ADVERSARIAL = np.concatenate(
     [

@@ -22,15 +22,15 @@ import pyarrow.parquet
 
 from prudent import release
 from prudent.release import statistics
-from prudent.release.columns.column import ArrayColumn
+from prudent.release.columns import queries, table_columns
+from prudent.release.columns.column import together
 from prudent.release.columns.opening import open_column, open_groups
-from prudent.release.columns.pool import together
-from prudent.release.columns.sql import column_queries, queries, table_columns
 from prudent.release.columns.table_rows import ColumnSpec, open_rows
 from prudent.release.failures import SourceError
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from tests import answered_twice
+from tests.oracles.array_column import ArrayColumn
 from tests.release.columns.columns_suite import ADVERSARIAL, LATTICES, check_same_clipped_sums
 
 USUAL = 300
@@ -212,7 +212,7 @@ def test_spark_answers_as_duckdb_does(
 def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether an engine adds 64-bit integers to wider ones or not; lattices of 2**53 points."""
     if how != "read here":
-        monkeypatch.setattr(column_queries.ColumnQuery, "reads", False)
+        monkeypatch.setattr(queries.ColumnQuery, "reads", False)
     if how == "as for spark":
         for module in (queries, table_columns):
             monkeypatch.setattr(module, "limb_bits", lambda _, factors=1: 26 // factors)
@@ -239,7 +239,7 @@ def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_batches_of_several_groups_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """What DuckDB hands over a few rows at a time is what arrays of the groups would be."""
-    monkeypatch.setattr(column_queries, "BLOCK", 7)
+    monkeypatch.setattr(queries, "BLOCK", 7)
     first, second = ADVERSARIAL, ADVERSARIAL[::-1]
     group = np.arange(len(first)) % 3
     table = pa.table({"x": first, "y": second, "c": group})
@@ -304,7 +304,7 @@ def test_rows_that_answer_otherwise_than_the_engine_fail_a_test_run(
     asked()
 
     def losing(block: Any, *result: Any) -> Any:
-        return column_queries.Reader(lambda *some: block(*(each[1:] for each in some)), *result)
+        return queries.Reader(lambda *some: block(*(each[1:] for each in some)), *result)
 
     monkeypatch.setattr(table_columns, "Reader", losing)
     with pytest.raises(SourceError):  # which withholds the difference

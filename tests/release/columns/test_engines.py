@@ -15,22 +15,21 @@ pytest.importorskip("opendp", reason="needs the extra `tables`")
 import pyarrow as pa  # noqa: E402
 
 from prudent.release import statistics  # noqa: E402
-from prudent.release.columns.column import ArrayColumn  # noqa: E402
+from prudent.release.columns import table_columns  # noqa: E402
 from prudent.release.columns.opening import (  # noqa: E402
     open_column,
     open_groups,
     open_private_groups,
 )
 from prudent.release.columns.sources import SourceError  # noqa: E402
-from prudent.release.columns.sql import table_columns  # noqa: E402
-from prudent.release.columns.sql.table_columns import TableColumn  # noqa: E402
+from prudent.release.columns.table_columns import TableColumn  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 from prudent.release.outcome import Released  # noqa: E402
+from tests.oracles.array_column import ArrayColumn  # noqa: E402
 from tests.release.columns.columns_suite import (  # noqa: E402
     ADVERSARIAL,
     LATTICES,
     check_same_answers,
-    check_same_clipped_sums,
     check_same_window,
     flights,
 )
@@ -62,7 +61,8 @@ def postgres_table(postgres_url: str) -> Any:
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
     monkeypatch.setattr(table_columns, "SAMPLE", 100)
 
 
@@ -134,14 +134,6 @@ def check_same_releases(
     same(statistics.mean, whole)
     same(statistics.mean, whole, bounds=(-60.0, 600.0))
     same(statistics.variance, whole)
-
-
-@pytest.mark.thorough
-def test_the_same_releases_from_duckdb() -> None:
-    table = flights(FLIGHTS).slice(0, 60_000)
-    kept = table.rename_columns(["x", *FLIGHTS[1:]])
-    carriers = table["carrier"].to_pylist()
-    check_same_releases({"data": kept}, delays(table), ("carrier", carriers))
 
 
 @pytest.mark.parametrize("kind", ["double precision", "real"])
@@ -314,11 +306,6 @@ def test_spark_shows_dates_times_and_decimals(session: Any) -> None:
         assert [column.scale.value(number) for number in found] == values, name
 
 
-def test_spark_adds_clipped_values(session: Any) -> None:
-    numbers = session.createDataFrame([(x,) for x in ADVERSARIAL.tolist()], "x double")
-    check_same_clipped_sums(open_column(numbers, "x"), ADVERSARIAL, LATTICES[0])
-
-
 def test_spark_counts_private_groups(session: Any) -> None:
     frame = session.createDataFrame(
         [(who, x, who[0]) for who, x in ROWS], "u string, x double, g string"
@@ -377,7 +364,8 @@ def test_a_condition_that_fails_keeps_no_row_in_spark(session: Any, where: Any) 
 
 
 def test_little_leaves_spark(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
     frame = session.range(5_000).selectExpr("id * 100 / 5000 AS x")
     sent: list[str] = []
     taken: list[int] = []
@@ -417,7 +405,8 @@ def test_spark_answers_as_an_array_does(session: Any, monkeypatch: pytest.Monkey
     check_words(open_column(words, "w", kind="categories"))
     table = flights(FLIGHTS).slice(0, 3_000)
     frame = session.createDataFrame(table.to_pandas().replace({np.nan: None}))
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
     check_flights(table, {"source": frame})
     delayed = frame.withColumn("x", frame["dep_delay"].cast("bigint"))
     carriers = table["carrier"].to_pylist()
@@ -430,7 +419,7 @@ SPARK_MEMORY = """
 import sys
 from pyspark.sql import SparkSession
 from prudent.release.statistics import median, trimmed_mean
-from prudent.release.columns.sql.table_columns import TableColumn
+from prudent.release.columns.table_columns import TableColumn
 from tests.release.columns.pushdown import fetch_everything, peak_memory
 
 if sys.argv[1] == "fetching":

@@ -131,9 +131,12 @@ def test_only_columns_that_are_used_are_read_with_care(
     pa.parquet.write_table(pa.table(ODD_FILE), tmp_path / "odd.parquet")
     cared: list[object] = []
     honest = arrow_tables.scanned
-    monkeypatch.setattr(
-        arrow_tables, "scanned", lambda *given: (cared.append(given), honest(*given))[1]
-    )
+
+    def noted(*given: Any) -> Any:
+        cared.append(given)
+        return honest(*given)
+
+    monkeypatch.setattr(arrow_tables, "scanned", noted)
     given, with_care = ASKED[name]
     column = open_column(tmp_path / "odd.parquet", **given)
     assert column.count() in (2, 3)

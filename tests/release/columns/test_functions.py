@@ -74,7 +74,8 @@ EXPRESSIONS = [
     *("extract(year from s)", "date_part('month', d)", "date_trunc('month', s)"),
     *("date_trunc('year', d)", "date_trunc('week', d)", "date_trunc('quarter', d)", "d - e"),
     *("date_diff('month', d, e)", "date_diff('year', s, d)", "date_diff('hour', s, d)"),
-    *("date_diff('week', e, d)", "year(t)", "x + t"),
+    *("date_diff('week', e, d)", "year(t)", "x + t", "log10(x)", "log(n)", "sign(x)", "sign(n)"),
+    *("concat(t, '!', t)", "starts_with(t, '2024')", "ends_with(t, '5')", "contains(t, '-')"),
 ]
 
 
@@ -122,6 +123,12 @@ def test_what_has_no_result_is_null(in_duckdb: dict[str, list[Any]]) -> None:
     by_row("date_trunc('month', s)", lambda row: row["s"] and row["s"].date().replace(day=1))
     by_row("date_diff('month', d, e)", lambda row: (row["e"].year - row["d"].year) * 12
            + row["e"].month - row["d"].month if row["d"] and row["e"] else None)  # fmt: skip
+    by_row("sign(n)", lambda row: row["n"] and (1 if row["n"] > 0 else -1))
+    by_row("log(n)", lambda row: math.log10(row["n"]) if row["n"] and row["n"] > 0 else None)
+    by_row("concat(t, '!', t)", lambda row: f"{row['t'] or ''}!{row['t'] or ''}")
+    by_row(
+        "starts_with(t, '2024')", lambda row: None if row["t"] is None else row["t"][:4] == "2024"
+    )
     read = {"12": 12.0, "-4.5": -4.5, "1e5": 1e5}
     for row, found in zip(ROWS, in_duckdb["try_cast(t as double) * 2"], strict=True):
         if row["t"] not in ("1e999", "9" * 500):

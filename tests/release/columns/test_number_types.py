@@ -13,10 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 import prudent
-from prudent.release.columns import column
-from prudent.release.columns.column import ArrayColumn
-from prudent.release.lattice import Lattice, exponents
-from tests.release.columns.columns_suite import ADVERSARIAL
+from prudent.release.lattice import exponents
 from tests.release.recording import Silence
 
 TYPES = ["FLOAT", "DECIMAL(9,2)", "UBIGINT", "HUGEINT", "TINYINT"]
@@ -133,20 +130,3 @@ def test_an_expression_that_the_engine_lacks_is_refused_before_the_charge(tmp_pa
         with pytest.raises(ValueError, match="Expected where to look at one row"):
             prudent.mean(table, "f", where=lambda t: t.f.round(t.i) > 0, epsilon=0.5, ledger=ledger)
         assert not ledger.history()
-
-
-@pytest.mark.parametrize("values", [ADVERSARIAL, ADVERSARIAL[::-1], np.tile(ADVERSARIAL, 40)])
-def test_an_array_counts_alike_in_blocks_and_as_a_whole(
-    values: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    array, points = ArrayColumn(values), Lattice(-1, -40, 60)
-    edges = np.unique(values[~np.isnan(values)])
-    one_by_one = [int(array.counts_below(edges[place : place + 1])[0]) for place in range(99)]
-    assert one_by_one == array.counts_below(edges)[:99].tolist()
-    found = array.frequencies(points, 9)
-    for name, value in {"_MOST_POINTS": 0, "BLOCK": 7}.items():
-        halves = array.half_octaves()
-        monkeypatch.setattr(column, name, value)
-        for one, other in ((found, array.frequencies(points, 9)), (halves, array.half_octaves())):
-            assert [each.tolist() for each in one] == [each.tolist() for each in other]
-    assert ArrayColumn.of([1, 2**70, True, "1", None, 1.5, float("nan")], "numbers").count() == 4

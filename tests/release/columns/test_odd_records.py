@@ -6,7 +6,6 @@ Whether a release fails, and in which words, is not charged for. So it must not 
 import datetime
 import sqlite3
 import uuid
-import warnings
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -25,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from prudent.release import search_quantile
-from prudent.release.columns.column import ArrayColumn, Column
+from prudent.release.columns.column import Column
 from prudent.release.columns.opening import open_column, open_groups, open_private_groups
-from prudent.release.columns.sql.table_columns import TableColumn
+from prudent.release.columns.table_columns import TableColumn
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Groups, Released, group_title
@@ -64,20 +63,6 @@ def check_one_value_more(column: Column) -> None:
 
 
 @pytest.mark.parametrize("odd", ODD, ids=NAMES)
-def test_in_a_list_an_array_of_objects_or_a_frame(odd: Any) -> None:
-    pandas = pytest.importorskip("pandas")
-    values = [*VALUES, odd]
-    array = np.fromiter(values, dtype=object)
-    for column in (
-        open_column(values),
-        open_column(array),
-        open_column(pandas.DataFrame({"x": pandas.Series(array, dtype=object)}), "x"),
-    ):
-        check_one_value_more(column)
-    assert isinstance(median(values, propose=9.0, **BUDGET), Released)
-
-
-@pytest.mark.parametrize("odd", ODD, ids=NAMES)
 def test_among_categories(odd: Any) -> None:
     pandas = pytest.importorskip("pandas")
     values = np.fromiter(["a"] * 300 + [odd], dtype=object)
@@ -105,26 +90,13 @@ def test_a_zero_has_no_sign(make: Any) -> None:
 
 
 def test_equally_frequent_categories_of_two_types() -> None:
-    column = ArrayColumn.of(["a", 1, datetime.date(2024, 1, 1), "a", 1], "categories")
+    column = open_column(["a", 1, datetime.date(2024, 1, 1), "a", 1], kind="categories")
     assert (column.most_frequent(), column.leaders()) == (1, (2, 2, False))
     assert column.counts_of(["a", 1, 1.0, datetime.date(2024, 1, 1)]).tolist() == [2, 2, 0, 1]
     assert category_mode(column, None, cap=9).margin == 0
     for categories in (["a", 1], [1, "a"]):
-        assert category_mode(ArrayColumn(np.array([], "U1")), categories, cap=9).value == (1,)
-
-
-def test_numbers_of_an_array_match_categories_of_another_type() -> None:
-    assert ArrayColumn(np.array([1.0, 1.0, 2.0])).counts_of([1, 2]).tolist() == [2, 1]
-
-
-def test_a_masked_record_is_none() -> None:
-    assert ArrayColumn(np.ma.masked_array([1.0, 2.0], mask=[True, False])).count() == 1
-
-
-def test_no_warning_tells_of_a_huge_record() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert ArrayColumn(np.array(["1e4000", "1"], np.longdouble)).count() == 2
+        empty = open_column(np.array([], "U1"), kind="categories")
+        assert category_mode(empty, categories, cap=9).value == (1,)
 
 
 def test_messages_say_neither_records_nor_how_many() -> None:
@@ -155,7 +127,7 @@ def test_what_a_column_cannot_hold_costs_nothing() -> None:
         with pytest.raises(ValueError, match="Expected c"):
             mode(table, column, ledger=book, **options, **BUDGET)
     with pytest.raises(ValueError, match="numbers"):
-        median(ArrayColumn(["a"]), propose=1.0, ledger=book, **BUDGET)
+        median(np.array(["a"]), propose=1.0, ledger=book, **BUDGET)
     assert book.charges == 0
 
 

@@ -20,14 +20,17 @@ ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
-from prudent.release.columns import table_rows  # noqa: E402
-from prudent.release.columns.column import ArrayColumn, Column  # noqa: E402
+from prudent.release.columns import (  # noqa: E402
+    queries,
+    table_columns,
+    table_rows,
+)
+from prudent.release.columns import queries as table_queries  # noqa: E402
+from prudent.release.columns.column import Column  # noqa: E402
 from prudent.release.columns.joining import open_source  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
-from prudent.release.columns.sql import column_queries, table_columns  # noqa: E402
-from prudent.release.columns.sql import queries as table_queries  # noqa: E402
-from prudent.release.columns.sql.table_columns import TableColumn  # noqa: E402
+from prudent.release.columns.table_columns import TableColumn  # noqa: E402
 from prudent.release.lattice import Lattice  # noqa: E402
 from tests.release.columns.columns_suite import (  # noqa: E402
     ADVERSARIAL,
@@ -42,7 +45,8 @@ VALUES = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
     monkeypatch.setattr(table_columns, "SAMPLE", 100)
     monkeypatch.setattr(table_queries, "QUANTILES", 50)
 
@@ -76,18 +80,6 @@ def test_same_answers_when_the_sample_misleads(
     check_same_window(open_column(pa.table({"x": ADVERSARIAL}), "x"), ADVERSARIAL)
 
 
-@pytest.mark.unhurried
-@hypothesis.given(st.lists(st.floats() | st.sampled_from([0.0, 1.0, 1.5]), max_size=30))
-@examples(15, brief=5)
-def test_same_order_statistics_for_any_doubles(values: list[float]) -> None:
-    array = np.array(values, np.float64)
-    column, expected = open_column(pa.table({"x": array}), "x"), ArrayColumn(array)
-    assert column.count() == expected.count()
-    np.testing.assert_array_equal(column.order_statistics(2, 20), expected.order_statistics(2, 20))
-    lattice = Lattice.for_proposal(0.3)
-    assert column.sum_between(2, 20, lattice) == expected.sum_between(2, 20, lattice)
-
-
 @pytest.mark.thorough
 def test_an_empty_table_has_no_values() -> None:
     column = open_column(pa.table({"x": pa.array([], "float64")}), "x")
@@ -98,14 +90,14 @@ def test_an_empty_table_has_no_values() -> None:
 @pytest.mark.usefixtures("narrowing")
 def test_only_a_window_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    ask = column_queries.fetched
+    ask = queries.fetched
 
     def watched(expression: Any) -> Any:
         found = ask(expression)
         taken.append(len(next(iter(found.values()))) if isinstance(found, dict) else 1)
         return found
 
-    monkeypatch.setattr(column_queries, "fetched", watched)
+    monkeypatch.setattr(queries, "fetched", watched)
     values = np.random.default_rng(0).normal(size=100_000).round(4)
     column = open_column(pa.table({"x": values}), "x")
     found = column.order_statistics(50_000, 50_100)
@@ -113,22 +105,6 @@ def test_only_a_window_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> Non
     column.sum_between(10, 99_000, Lattice.for_proposal(1.0))
     column.counts_below(np.linspace(-3, 3, 50))
     assert max(taken) <= 101
-
-
-def test_ties_come_as_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
-    ask = column_queries.fetched
-
-    def watched(expression: Any) -> Any:
-        found = ask(expression)
-        taken.append(len(next(iter(found.values()))) if isinstance(found, dict) else 1)
-        return found
-
-    monkeypatch.setattr(column_queries, "fetched", watched)
-    monkeypatch.setattr(column_queries.ColumnQuery, "reads", False)
-    column = open_column(pa.table({"x": np.repeat([1.0, 2.0], 50_000)}), "x")
-    assert column.order_statistics(40_000, 60_000).sum() == 10_001 + 2 * 10_000
-    assert max(taken) == 2
 
 
 # --- sources -------------------------------------------------------------------------------------
@@ -228,11 +204,6 @@ def test_a_file_opens_in_jupyter_where_duckdb_cannot_draw_its_progress(tmp_path:
     assert ran.stdout == "x False\n"
 
 
-def test_an_array_needs_no_engine() -> None:
-    assert everything(open_column(VALUES)) == sorted(VALUES)
-    assert isinstance(open_column(np.array(VALUES)), ArrayColumn)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -311,38 +282,7 @@ def test_the_tables_of_a_database_are_named(tmp_path: Path, table: str | None) -
         open_column(path, "x", table=table)
 
 
-def test_an_empty_text_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("")
-    with pytest.raises(SourceError, match="first line of distinct column names"):
-        open_column(tmp_path / "t.csv", "x")
-
-
-@pytest.mark.parametrize(("name", "sign"), [("t.csv", ";"), ("t.csv", "\t"), ("t.tsv", ",")])
-def test_another_separator_is_refused(tmp_path: Path, name: str, sign: str) -> None:
-    (tmp_path / name).write_text(f"x{sign}y\n1{sign}2\n")
-    with pytest.raises(SourceError, match="Expected names separated by") as caught:
-        open_column(tmp_path / name, "x")
-    assert f"got {sign!r} between them" in str(caught.value)
-
-
 # --- one record is one value or none --------------------------------------------------------------
-
-
-def test_null_and_nan_are_no_values_and_infinities_are() -> None:
-    table = pa.table({"x": [1.0, None, math.nan, math.inf, -math.inf]})
-    assert everything(open_column(table, "x")) == [-math.inf, 1.0, math.inf]
-
-
-def test_an_odd_record_in_a_text_file_changes_nothing_else(tmp_path: Path) -> None:
-    """A reader that guesses types would call the whole column text because of one record."""
-    for odd in ("abc", "nan", "", "1e999999", "12;5", "2013-01-01", "1,2,3,4", '"', "\\N", "0x1"):
-        (tmp_path / "t.csv").write_text(
-            "x,city\n" + "".join(f"{value},a\n" for value in VALUES) + f"{odd},b\n"
-        )
-        kept = Counter(everything(open_column(tmp_path / "t.csv", "x")))
-        extra = kept - Counter(VALUES)
-        assert not Counter(VALUES) - kept, odd
-        assert extra.total() <= 1, odd
 
 
 def test_text_that_is_a_number_counts(tmp_path: Path) -> None:
@@ -395,17 +335,6 @@ def test_a_unit_gives_one_value_to_one_group(rows: Rows, user: int) -> None:
     without = kept([row for row in rows if row[0] != user])
     assert not without - whole
     assert (whole - without).total() <= 1
-
-
-@hypothesis.given(st.lists(RECORDS, max_size=12))
-@examples(15, brief=5)
-def test_a_unit_counts_with_its_least_value(rows: Rows) -> None:
-    least: dict[int, float] = {}
-    for user, _, x in rows:
-        if user is not None and x is not None and not math.isnan(x):
-            least[user] = min(x, least.get(user, math.inf))
-    column = open_column(table_of(rows), "x", unit="user", per_unit="min")
-    assert everything(column) == sorted(least.values())
 
 
 def test_a_unit_of_categories_counts_with_its_first_in_order_of_characters() -> None:
@@ -471,10 +400,6 @@ def test_two_spellings_of_a_group_are_refused() -> None:
 
 
 # --- where ----------------------------------------------------------------------------------------
-
-
-def test_where_keeps_rows() -> None:
-    assert everything(open_column(CITIES, "x", where=lambda t: t.city != "a")) == [3.0, 5.0]
 
 
 @pytest.mark.parametrize("where", [lambda t: t.nothing, lambda t: t.x, 3])

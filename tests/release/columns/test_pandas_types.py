@@ -18,8 +18,8 @@ import pandas as pd
 import pyarrow as pa
 
 import prudent
-from prudent.release.columns.conversions import cells
 from prudent.release.columns.opening import open_column, open_private_groups
+from prudent.release.columns.scales import cells
 from tests.release.recording import Silence
 
 QUIET: Any = {"epsilon": 20.0, "noise": Silence()}

@@ -13,9 +13,9 @@ pytest.importorskip("ibis", reason="needs the extra `tables`")
 pytest.importorskip("opendp", reason="needs the extra `tables`")
 
 from prudent.release import statistics
-from prudent.release.columns.sql import queries as table_queries
-from prudent.release.columns.sql import table_columns
-from prudent.release.columns.sql.table_columns import TableColumn
+from prudent.release.columns import queries as table_queries
+from prudent.release.columns import table_columns
+from prudent.release.columns.table_columns import TableColumn
 from tests.release.columns.pushdown import check_little_leaves, fetch_everything, growth
 from tests.release.recording import queries_of
 
@@ -56,7 +56,8 @@ def make_table(postgres_url: str) -> Callable[[int], str]:
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
 
 
 def telling(address: str) -> str:
@@ -166,7 +167,7 @@ def test_postgres_takes_few_groups_for_few(
 MEMORY = """
 import sys
 from prudent.release.statistics import median, trimmed_mean
-from prudent.release.columns.sql.table_columns import TableColumn
+from prudent.release.columns.table_columns import TableColumn
 from tests.release.columns.pushdown import fetch_everything, peak_memory
 
 address, few, many, how = sys.argv[1:]

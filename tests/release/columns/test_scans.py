@@ -16,10 +16,8 @@ import pandas
 
 import prudent
 from prudent.release import statistics
-from prudent.release.columns import opening, pool, table_rows
-from prudent.release.columns.column import Leaders
-from prudent.release.columns.pool import together
-from prudent.release.columns.sql import column_queries, queries, table_columns
+from prudent.release.columns import column, opening, queries, table_columns, table_rows
+from prudent.release.columns.column import Leaders, together
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from tests.release.recording import Silence
@@ -63,9 +61,9 @@ def asked(values: Any, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch)
         return fetch
 
     with monkeypatch.context() as patch:
-        for module in (column_queries, table_rows):
+        for module in (queries, table_rows):
             patch.setattr(module, "fetched", counted(module.fetched))
-        patch.setattr(column_queries, "arrow_batches", counted(column_queries.arrow_batches))
+        patch.setattr(queries, "arrow_batches", counted(queries.arrow_batches))
         ask(in_groups(values), "x", epsilon=1.0, noise=ReproducibleNoise(1))
     return found
 
@@ -121,7 +119,7 @@ def test_a_statistic_asks_few_queries_whatever_the_records(
 
     As of a table of which DuckDB hands over too many rows to keep them.
     """
-    monkeypatch.setattr(column_queries, "MOST_KEPT", -1)
+    monkeypatch.setattr(queries, "MOST_KEPT", -1)
     ask, most = SCANS[name]
     every = not name.startswith(("mean", "sum", "ratio"))
     tables = [values for values in TABLES.values() if every or len(values) > FEW]
@@ -138,8 +136,8 @@ def test_rows_that_are_handed_over_are_asked_for_once(monkeypatch: pytest.Monkey
 def test_rows_that_were_kept_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mean", "covariance", "describe of groups", "weighted mean"):
         found = []
-        for most in (-1, column_queries.MOST_KEPT):
-            monkeypatch.setattr(column_queries, "MOST_KEPT", most)
+        for most in (-1, queries.MOST_KEPT):
+            monkeypatch.setattr(queries, "MOST_KEPT", most)
             given = {"epsilon": 1.0, "noise": ReproducibleNoise(1)}
             found.append(str(SCANS[name][0](in_groups(TABLES["lognormal"]), "x", **given)))
         assert found[0] == found[1], name
@@ -162,16 +160,14 @@ def test_the_most_frequent_words_of_all_groups_are_read_at_once() -> None:
     columns = opening.open_groups(frame, "w", by="c", groups=[0, 1, 2], kind="categories")
     found: list[Any] = list(columns.values())
     expected = [(Leaders(150, 50, False), str(group), 2) for group in range(3)]
-    queries: list[Any] = []
+    noted: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        fetch = column_queries.fetched
-        patch.setattr(
-            column_queries, "fetched", lambda asked: (queries.append(asked), fetch(asked))[1]
-        )
+        fetch = queries.fetched
+        patch.setattr(queries, "fetched", lambda asked: (noted.append(asked), fetch(asked))[1])
         assert together([each.leaders for each in found]) == [row[0] for row in expected]
         assert together([each.most_frequent for each in found]) == [row[1] for row in expected]
         assert together([each.distinct for each in found]) == [row[2] for row in expected]
-        assert len(queries) == 3
+        assert len(noted) == 3
         lists = [["rare", "0"], ["1"], ["1"]]
         counts = together(
             [
@@ -180,7 +176,7 @@ def test_the_most_frequent_words_of_all_groups_are_read_at_once() -> None:
             ]
         )
         assert [each.tolist() for each in counts] == [[50, 150], [150], [0]]
-        assert len(queries) == 5
+        assert len(noted) == 5
 
 
 @pytest.mark.unhurried
@@ -213,7 +209,8 @@ def test_groups_that_are_asked_together_answer_as_each_alone(name: str) -> None:
 
 def test_large_groups_wait_for_no_lock_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group that asks for its sample, or its count, hands over to one that asks for the same."""
-    monkeypatch.setattr(table_columns, "FEW", 100)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 100)
     values = TABLES["normal"]
     frame = pandas.DataFrame({"x": values, "y": values, "c": np.arange(len(values)) % 2})
     found: list[Any] = []
@@ -235,29 +232,29 @@ def test_every_group_has_a_sample_of_its_own() -> None:
     frame = pandas.DataFrame({"x": np.arange(4_000.0), "c": np.arange(4_000) % 8})
     groups = opening.open_groups(frame, "x", by="c", groups=range(8)).values()
     asked = [
-        column_queries.ColumnQuery(each, queries.sample_quantiles, {"share": 0.5}, dict)
-        for each in groups
+        queries.ColumnQuery(each, queries.sample_quantiles, {"share": 0.5}, dict) for each in groups
     ]
-    drawn = [set(each["value"]) for each in column_queries.answer(asked)]
+    drawn = [set(each["value"]) for each in queries.answer(asked)]
     assert all(180 < len(each) < 320 for each in drawn), list(map(len, drawn))
 
 
 def test_rows_that_a_mean_has_read_are_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks of large groups are found in them, as of the engine when they are not kept."""
-    monkeypatch.setattr(table_columns, "FEW", 100)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 100)
     values = TABLES["normal"]
     frame = pandas.DataFrame({"x": values, "c": np.arange(len(values)) % 2})
-    fetch, seen = column_queries.fetched, []
+    fetch, seen = queries.fetched, []
 
     def watched(expression: Any) -> Any:
         seen.append(expression)
         return fetch(expression)
 
-    monkeypatch.setattr(column_queries, "fetched", watched)
+    monkeypatch.setattr(queries, "fetched", watched)
     query = "SELECT c, avg(x), median(x) FROM t WHERE c IN (0, 1) GROUP BY c"
     found = []
-    for most in (column_queries.MOST_KEPT, -1):
-        monkeypatch.setattr(column_queries, "MOST_KEPT", most)
+    for most in (queries.MOST_KEPT, -1):
+        monkeypatch.setattr(queries, "MOST_KEPT", most)
         seen.clear()
         answers = prudent.sql(query, t=frame, epsilon=2.0, noise=Silence())
         found.append([each.value for each in answers["median(x)"].values()])
@@ -276,7 +273,7 @@ def test_tasks_take_turns_and_end_with_the_first_error() -> None:
 
     def task(first: int, times: int) -> int:
         for _ in range(times):
-            (first,) = pool.ask([first], answer)
+            (first,) = column.ask([first], answer)
         return first
 
     def both() -> int:
@@ -291,7 +288,7 @@ def test_tasks_take_turns_and_end_with_the_first_error() -> None:
 def test_an_interruption_leaves_no_task_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread would keep the connection open; one that has not begun does not begin."""
     begun: list[int] = []
-    honest = pool._Turn.proceed
+    honest = column._Turn.proceed
 
     def proceed(turn: Any) -> bool:
         if len(begun) == 2:
@@ -300,10 +297,10 @@ def test_an_interruption_leaves_no_task_waiting(monkeypatch: pytest.MonkeyPatch)
 
     def task(place: int) -> None:
         begun.append(place)
-        pool.ask([place], list)
+        column.ask([place], list)
 
     before = set(threading.enumerate())
-    monkeypatch.setattr(pool._Turn, "proceed", proceed)
+    monkeypatch.setattr(column._Turn, "proceed", proceed)
     with pytest.raises(KeyboardInterrupt):
         together([functools.partial(task, place) for place in range(4)])
     for thread in set(threading.enumerate()) - before:
@@ -318,7 +315,7 @@ def test_counts_of_values_clipped_beyond_a_lattice_are_of_their_edges(
 ) -> None:
     column: Any = opening.open_column(pandas.DataFrame({"x": [1.0, 5.0, 50.0, 1e9]}), "x")
     if not reads:  # as other engines are asked
-        monkeypatch.setattr(column_queries.ColumnQuery, "reads", property(lambda _: False))
+        monkeypatch.setattr(queries.ColumnQuery, "reads", property(lambda _: False))
     assert column.clipped_sum(1e3, 1e4, Lattice(0, -10, 10)) == 40
     edges = np.array([np.nextafter(10.0, np.inf), 1e3])
     assert column.counts_below(edges).tolist() == [2, 3]
@@ -327,16 +324,16 @@ def test_counts_of_values_clipped_beyond_a_lattice_are_of_their_edges(
 def test_a_sum_between_ranks_asks_for_as_many_limbs_whatever_the_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(column_queries.ColumnQuery, "reads", property(lambda _: False))
+    monkeypatch.setattr(queries.ColumnQuery, "reads", property(lambda _: False))
     for module in (queries, table_columns):
         monkeypatch.setattr(module, "limb_bits", lambda *_, **__: 8)
-    fetch, seen = column_queries.fetched, set()
+    fetch, seen = queries.fetched, set()
 
     def watched(expression: Any) -> Any:
         seen.add(tuple(name for name in expression.columns if name.startswith("part")))
         return fetch(expression)
 
-    monkeypatch.setattr(column_queries, "fetched", watched)
+    monkeypatch.setattr(queries, "fetched", watched)
     for values in ([1.0, 2.0, 3.0], [1.0, 2e5, 3e9]):
         column: Any = opening.open_column(pandas.DataFrame({"x": values}), "x")
         assert column.sum_between(1, 3, Lattice(0)) == sum(values)

@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("ibis", reason="needs the extra `tables`")
 
-from prudent.release.columns.sql.table_columns import matched
+from prudent.release.columns.opening import open_private_groups
+from prudent.release.columns.table_columns import matched
 
 
 def given(pairs: list[tuple[int, int]], most: int) -> int:
@@ -40,3 +41,16 @@ def test_as_many_values_as_possible_and_a_unit_moves_them_by_its_share() -> None
 def test_one_unit_of_very_many_values_takes_no_more_than_its_pairs() -> None:
     pairs = [(0, value) for value in range(200_000)]
     assert given([*pairs, (1, 0), (1, 200_001)], 100_000) == 100_002
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_unit_adds_to_the_size_of_its_group_what_is_counted_of_it(most: int) -> None:
+    pd = pytest.importorskip("pandas", reason="frames of pandas are read")
+    rows = [("usual", person, value) for person in range(20) for value in range(2)]
+    alone = [("secret", 99, value) for value in range(1000)]
+    frame = pd.DataFrame([*rows, *alone], columns=["group", "person", "value"])
+    opened = open_private_groups(
+        frame, "value", by="group", unit="person", per_unit=most, kind="sets"
+    )
+    assert opened.contribution.records == most
+    assert opened.counts() == {"usual": 20 * min(most, 2), "secret": most}

@@ -5,10 +5,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.measure import CoarseMeasure, DoubleMeasure
 from prudent.release.exponential.quantile import ExponentialQuantile
 from prudent.release.noise import ReproducibleNoise
+from tests.oracles.array_column import ArrayColumn
 
 
 def test_masses_are_positive_and_add_up() -> None:

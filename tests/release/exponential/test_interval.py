@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import INTEGER, NUMBER
 from prudent.release.exponential import interval
 from prudent.release.exponential.interval import (
@@ -22,6 +21,7 @@ from prudent.release.exponential.interval import (
 )
 from prudent.release.lattice import LAST_HALF, end_of_half_octave, half_octaves
 from prudent.release.noise import ReproducibleNoise
+from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import Counts, data_sets, neighbours, records
 
 SIZE = 3

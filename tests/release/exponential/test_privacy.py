@@ -11,10 +11,10 @@ import attrs
 import numpy as np
 import pytest
 
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.measure import Decay, LatticeMeasure, UniformMeasure, rate
 from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget
 from prudent.release.lattice import Lattice
+from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import Counts, data_sets, records
 from tests.release.exponential.laws import interval_law, law_of_pieces, normalised, value_law
 

@@ -9,7 +9,6 @@ import pytest
 
 from prudent._validate import ArgumentError
 from prudent.accounting import ExponentialMechanismDpEvent, PldAccountant
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure, draw
 from prudent.release.exponential.quantile import (
     ExponentialQuantile,
@@ -20,6 +19,7 @@ from prudent.release.exponential.quantile import (
 from prudent.release.failures import SourceError
 from prudent.release.lattice import FloatArray, Lattice
 from prudent.release.noise import ReproducibleNoise
+from tests.oracles.array_column import ArrayColumn
 
 GENERATOR = np.random.default_rng(5)
 NORMAL = GENERATOR.normal(500, 100, 20_000)
@@ -73,7 +73,7 @@ class Recorder(ArrayColumn):
 
     def count(self) -> int:
         self.queries.append("count")
-        return len(self._values)
+        return super().count()
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
         self.queries.append("order_statistics")

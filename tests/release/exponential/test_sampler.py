@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.measure import Decay, LatticeMeasure, choose, draw, rate
 from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise, SecureNoise
+from tests.oracles.array_column import ArrayColumn
 from tests.release.exponential.laws import value_law
 
 DRAWS = 4_000

@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential import many_quantiles
 from prudent.release.exponential.interval import Points
 from prudent.release.exponential.many_quantiles import BRANCHES, LEVELS, consistent, variances
 from prudent.release.lattice import FloatArray, Lattice
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import quantiles
+from tests.oracles.array_column import ArrayColumn
 
 SIZES = [BRANCHES**level for level in range(1, LEVELS + 1)]
 LEAVES = SIZES[-1]

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from prudent.release.columns.column import ArrayColumn, Leaders
+from prudent.release.columns.column import Leaders
 from prudent.release.lattice import Lattice
 from prudent.release.ptr.margins import Unread, category_mode, lattice_mode
+from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import Graph, data_sets, records
 
 GRID = Lattice(0, 0, 4)

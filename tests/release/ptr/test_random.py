@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import Lattice
 from prudent.release.ptr.margins import category_mode, interquartile_range, lattice_mode
 from prudent.release.ptr.trimmed import trimmed_mean, trimmed_sum
+from tests.oracles.array_column import ArrayColumn
 from tests.oracles.margins import (
     Statistic,
     mode_margin,

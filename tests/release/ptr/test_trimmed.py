@@ -8,9 +8,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.lattice import Lattice
 from prudent.release.ptr.trimmed import shortened, trimmed_mean, trimmed_sum
+from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import Graph, data_sets, records
 
 GRID = Lattice(0, 0, 4)

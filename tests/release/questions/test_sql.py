@@ -15,9 +15,9 @@ import pyarrow.parquet
 
 import prudent
 from prudent.cli import main
-from prudent.release.columns.sql import queries as queries_of
-from prudent.release.columns.sql import table_columns
-from prudent.release.columns.sql.table_columns import TableColumn
+from prudent.release.columns import queries as queries_of
+from prudent.release.columns import table_columns
+from prudent.release.columns.table_columns import TableColumn
 from tests.release.recording import Book, Silence
 
 X = np.arange(400.0)
@@ -471,7 +471,8 @@ def test_a_dry_run_shows_what_the_engine_will_be_asked(
         asked.add(str(question.__doc__))
         return ask_engine(column, question, *reader, **options)
 
-    monkeypatch.setattr(table_columns, "FEW", 50)
+    for name in ("FEW", "FEW_READ"):
+        monkeypatch.setattr(table_columns, name, 50)
     monkeypatch.setattr(TableColumn, "_ask", noted)
     prudent.sql(query, people=TABLE, others=TABLE, epsilon=1.0, noise=Silence(), **given)
     groups = {str(queries_of.sizes_of_groups.__doc__)} if "GROUP" in query else set()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import prudent
 from prudent._validate import ArgumentError
-from prudent.release.columns.sql.table_columns import matched
+from prudent.release.columns.table_columns import matched
 from tests.release.recording import Book, Silence
 
 CITIES = ["oslo"] * 50 + ["bergen"] * 30 + ["tromsø"] * 20 + [None]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import prudent
 from prudent._validate import ArgumentError
 from prudent.release.columns.opening import open_column
-from prudent.release.columns.sql.table_columns import ProductSums
+from prudent.release.columns.table_columns import ProductSums
 from prudent.release.lattice import Lattice
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.statistics.pairs import PairMoments, PairSums, lattice_between

@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("ibis", reason="groups are those of a table")
 
 import prudent
-from prudent.release.columns.column import ArrayColumn, Contribution
-from prudent.release.columns.pool import Pool
+from prudent.release.columns.column import Contribution, Pool
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from tests.fuzz.neighbours import Charges
 from tests.fuzz.transcripts import Transcript, choices_noted
+from tests.oracles.array_column import ArrayColumn
 
 GROUPS = [f"g{place}" for place in range(6)]
 

@@ -12,10 +12,10 @@ pytest.importorskip("pandas")
 
 from benchmarks.interval_coverage import ASKED, EPSILONS, POPULATIONS, SIZES, measure, most_wrong
 
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import mean, median
+from tests.oracles.array_column import ArrayColumn
 
 
 def populations(asked: str) -> list[str]:

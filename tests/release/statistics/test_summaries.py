@@ -6,11 +6,11 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.request import Request
 from prudent.release.statistics import describe
 from prudent.release.statistics.summaries import PROBABILITIES, DescriptionPlan
+from tests.oracles.array_column import ArrayColumn
 from tests.release.recording import Book
 
 SAMPLE = np.random.default_rng(5).normal(100.0, 10.0, 20_000)

@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import quantile, quantiles
+from tests.oracles.array_column import ArrayColumn
 from tests.release.statistics.test_moments import Several
 
 INCOMES = np.round(np.random.default_rng(3).lognormal(9.3, 0.6, 300))

@@ -5,9 +5,9 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
+from tests.oracles.array_column import ArrayColumn
 from tests.release.recording import Silence
 
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import Scale
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.statistics import mean, sum

@@ -390,7 +390,7 @@ def mode(
     typed = None
     if categories is not None:  # the order of texts is not that of numbers
         from prudent.release.columns.opening import open_column
-        from prudent.release.columns.sql.table_columns import TableColumn
+        from prudent.release.columns.table_columns import TableColumn
 
         source = request.source_options()
         known: Any = {"kind": "categories", "unit": request.unit, **source}

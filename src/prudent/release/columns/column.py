@@ -1,42 +1,43 @@
 """The `Column` protocol: the counts, sums and order statistics that margins are computed from.
 
-Any object that implements it can be released from: an array here, a table in any engine in
-`columns.opening`. No method needs more than a window of the sorted column, so a billion rows are
-never loaded or sorted in Python.
+`columns.opening` opens one of values or of a table in any engine; any other object that implements
+it can be released from as well. No method needs more than a window of the sorted column, so a
+billion rows are never loaded or sorted in Python.
+
+Columns that are asked at the same time are tasks that take turns, so that what they ask is answered
+together. The order of the turns is that of the tasks, and one runs at a time: the same noise gives
+the same answers. How often is asked depends on the tasks alone. Each task is a thread, since it may
+ask from deep inside of code that knows nothing of others.
 """
 
+import contextvars
 import functools
-import math
 import numbers
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    runtime_checkable,
+)
 
 import attrs
 import numpy as np
-import numpy.typing as npt
+from typing_extensions import override
 
 from prudent import _validate
-from prudent._validate import ArgumentError
-from prudent.release.columns import conversions
-from prudent.release.columns.scales import INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
-from prudent.release.lattice import (
-    BLOCK,
-    PLACES,
-    FloatArray,
-    IntArray,
-    Lattice,
-    about,
-    added_up,
-    clipped_sums,
-    exponent_counts,
-)
+from prudent.release.columns.scales import INTEGER, Scale
+from prudent.release.lattice import FloatArray, IntArray, Lattice, added_up
 
 PerUnit: TypeAlias = Literal["mean", "median", "min", "max", "sum", "count"] | int
 
 _MOST_ROWS = 10**6
-_FEW_EDGES = 16
-_MOST_POINTS = 2**16  # of a lattice whose points are counted each in a place of its own
 _WORDS = {
     "mean": "the mean of its values",
     "median": "the lower median of its values",
@@ -132,18 +133,7 @@ def checked(
     by: str | tuple[str, ...] | None,
     scale: Scale | None,
 ) -> Contribution:
-    """Return the contribution of a unit, from public arguments and the public type of the column.
-
-    Args:
-        unit: The column that identifies the unit, or None.
-        per_unit: See the table above; None means the mean of numbers, and the first in order of
-            categories.
-        by: The column with the group of a row, or None.
-        scale: The scale of the rows; None for categories.
-
-    Raises:
-        ArgumentError: if `per_unit` is not in the table, or has no meaning for this column.
-    """
+    """The contribution of a unit; `scale` is that of the rows, None for categories."""
     if per_unit is not None and unit is None:
         raise _validate.ArgumentError(
             "per_unit", "only with unit", got=per_unit, hint="Name the column of persons as unit."
@@ -279,204 +269,6 @@ class Column(Protocol):
         ...
 
 
-class ArrayColumn:
-    """A column in memory. All statistics but the mode of categories need numbers.
-
-    The type of an array decides how it is read. Untyped data, a list or an array of objects, is
-    read record by record by `ArrayColumn.of`, so that one odd record does not affect the others.
-    """
-
-    def __init__(self, values: npt.ArrayLike, scale: Scale | None = None) -> None:
-        """Read a typed array; `scale` is None unless the numbers are in units of another type."""
-        if isinstance(values, np.ma.MaskedArray):
-            values = values.compressed()
-        if scale is not None:
-            _validate.instance(Scale, "a Scale", scale=scale)
-        column = _array(values)
-        if column is None:
-            raise ArgumentError("data", "one-dimensional", shown="no array")
-        column = conversions.real(column)
-        if column.ndim != 1:  # the message omits the shape: the number of records is private
-            raise ArgumentError("data", "one-dimensional", shown=f"{column.ndim} dimensions")
-        self._scale = conversions.scale_of_array(column.dtype) if scale is None else scale
-        self._stored = column
-        self._numbers: FloatArray | None = None
-        if column.dtype.kind in "iufb":
-            with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
-                numbers = column.astype(np.float64, copy=False)
-            missing = np.isnan(numbers)
-            if missing.any():
-                numbers, self._stored = numbers[~missing], column[~missing]
-            self._numbers = numbers
-        elif column.dtype.kind in "Mm":
-            self._numbers = conversions.numbers_of_times(column)
-
-    @classmethod
-    def of(cls, values: Any, kind: Kind, read_as: str | None = None) -> "ArrayColumn":
-        """Read an array, a list or a tuple as a column of numbers or of categories.
-
-        In a list or an array of objects, a record that is not a number (or, for categories, not a
-        string, date or other plain category) has no value.
-
-        Args:
-            values: The records.
-            kind: Whether they are numbers or categories.
-            read_as: The type of the records of a list or an array of numbers or objects, whose own
-                types are not public: see `Scale.named`. None means numbers.
-
-        Raises:
-            ValueError: if numbers are requested and a typed array holds something else.
-        """
-        _validate.instance(
-            (list, tuple, np.ndarray), "an array, a list or a tuple of records", values=values
-        )
-        _validate.one_of(KINDS, kind=kind)
-        if isinstance(values, list | tuple) or values.dtype.kind in "biufcO":
-            records = np.asarray(values) if isinstance(values, np.ndarray) else _objects(values)
-            if kind not in ("numbers", "truth") or records.ndim != 1:
-                return cls(records)
-            usual = TRUTH if kind == "truth" else NUMBER
-            scale = usual if read_as is None else Scale.named(read_as)
-            if records.dtype != object and scale in (NUMBER, INTEGER):
-                return cls(records, scale).checked(kind)
-            number = conversions.number if scale in (NUMBER, INTEGER) else scale.record
-            return cls(np.array([number(value) for value in records], np.float64), scale)
-        if read_as is not None:
-            raise ArgumentError(
-                "read_as", "only with a list or a text column", got=read_as, why="an array is typed"
-            )
-        return cls(values).checked(kind)
-
-    def checked(self, kind: Kind) -> "ArrayColumn":
-        """Return this column if it holds values of this kind.
-
-        Raises:
-            ValueError: if numbers are requested and the column holds something else.
-        """
-        _validate.one_of(KINDS, kind=kind)
-        if kind in ("numbers", "truth") and not self.numeric:
-            raise ArgumentError(
-                "values",
-                "that are numbers, dates, times or durations",
-                shown="others",
-                hint=OF_TEXT,
-            )
-        if kind == "truth" and not self._scale.truth:
-            raise ArgumentError("values", "that are true or false", shown="others")
-        return self
-
-    @property
-    def scale(self) -> Scale:
-        """See `Column`. It follows from the type of the array."""
-        return self._scale
-
-    @property
-    def contribution(self) -> Contribution:
-        """See `Column`. Each value of an array is a unit of its own."""
-        return Contribution()
-
-    @property
-    def numeric(self) -> bool:
-        """Whether the values have numbers."""
-        return self._numbers is not None
-
-    def count(self) -> int:
-        """See `Column`."""
-        return len(self._values if self._numbers is None else self._numbers)
-
-    def order_statistics(self, first: int, last: int) -> FloatArray:
-        """See `Column`. Sorts only the requested ranks, after a selection."""
-        return np.sort(ranked(self.numbers, first, last))
-
-    def counts_below(self, edges: FloatArray) -> IntArray:
-        """See `Column`. To compare with a few edges takes less time than to sort."""
-        if len(edges) <= _FEW_EDGES:
-            return np.array([np.count_nonzero(self.numbers < edge) for edge in edges], np.int64)
-        return np.searchsorted(np.sort(self.numbers), edges, side="left").astype(np.int64)
-
-    def sum_between(self, first: int, last: int, lattice: Lattice) -> int:
-        """See `Column`."""
-        return clipped_sums(ranked(self.numbers, first, last), -math.inf, math.inf, lattice)[0]
-
-    def clipped_sum(self, low: float, high: float, lattice: Lattice) -> int:
-        """See `Column`."""
-        return clipped_sums(self.numbers, low, high, lattice)[0]
-
-    def clipped_squares(self, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
-        """See `Column`."""
-        values = self.numbers
-        total, squares = clipped_sums(values, low, high, lattice, squared=True)
-        return about(origin, count=len(values), total=total, squares=squares)
-
-    def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
-        """See `Column`."""
-        if lattice.diameter > _MOST_POINTS:
-            return fullest(*np.unique(lattice.steps(self.numbers), return_counts=True), within)
-        counts = np.zeros(lattice.diameter + 1, np.int64)
-        for block in self._blocks():
-            steps = (lattice.whole(block) - lattice.low).astype(np.int64)
-            counts += np.bincount(steps, minlength=len(counts))
-        return fullest(np.arange(lattice.low, lattice.high + 1), counts, within)
-
-    def half_octaves(self) -> tuple[IntArray, IntArray]:
-        """See `Column`."""
-        return added_up(PLACES, sum(map(exponent_counts, self._blocks()), np.zeros_like(PLACES)))
-
-    def leaders(self) -> Leaders:
-        """See `Column`."""
-        (most, first), (fewer, second) = (*self._by_frequency[:2], _NOBODY, _NOBODY)[:2]
-        return Leaders(most, fewer, fewer > 0 and second < first)
-
-    def most_frequent(self) -> Any:
-        """See `Column`."""
-        return conversions.category(self._by_frequency[0][1][1]) if self._by_frequency else None
-
-    def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
-        """See `Column`."""
-        counts = {key: count for count, key in self._by_frequency}
-        return np.array([counts.get(self._key(each), 0) for each in categories], np.int64)
-
-    def distinct(self) -> int:
-        """See `Column`."""
-        return len(self._by_frequency)
-
-    def _blocks(self) -> Iterator[FloatArray]:
-        """The numbers, few at a time, which stay in a cache."""
-        values = self.numbers
-        return (values[start : start + BLOCK] for start in range(0, len(values), BLOCK))
-
-    @functools.cached_property
-    def _values(self) -> npt.NDArray[Any]:
-        """The values as categories."""
-        if self._stored.dtype.kind not in "iufb":
-            return _categories(self._stored)
-        stored: npt.NDArray[Any] = self._stored  # +0.0 turns -0.0 into 0.0: one category, not two
-        return stored + 0.0 if stored.dtype.kind == "f" else stored
-
-    @functools.cached_property
-    def _by_frequency(self) -> list[tuple[int, tuple[str, Any, str]]]:
-        """Counts and keys of all categories, largest count first, ties in the order of the keys."""
-        counts = Counter(map(self._key, self._values.tolist()))
-        return sorted(((n, key) for key, n in counts.items()), key=lambda row: (-row[0], row[1]))
-
-    @property
-    def _key(self) -> Callable[[Any], tuple[str, Any, str]]:
-        """The key function: 1 and 1.0 are one category in a typed array, two among objects."""
-        plain = self._values.dtype != object
-        return (lambda number: ("", number, "")) if plain else in_order
-
-    @property
-    def numbers(self) -> FloatArray:
-        """The values as numbers.
-
-        Raises:
-            ValueError: if they have none.
-        """
-        if self._numbers is None:
-            raise ValueError(f"Expected a column of numbers, got one of another type. {OF_TEXT}")
-        return self._numbers
-
-
 def ranked(values: FloatArray, first: int, last: int) -> FloatArray:
     """The values of ranks first..last, in no order; ranks that no value has are omitted."""
     first, last = max(first, 1), min(last, len(values))
@@ -491,9 +283,6 @@ def fullest(points: IntArray, counts: IntArray, within: int) -> tuple[IntArray, 
     return points[kept], counts[kept].astype(np.int64)
 
 
-_NOBODY: tuple[int, tuple[str, Any, str]] = (0, ("", None, ""))
-
-
 def in_order(category: Any) -> tuple[str, Any, str]:
     """Return a sort key for categories of mixed types; within a type it is the order of values.
 
@@ -505,23 +294,167 @@ def in_order(category: Any) -> tuple[str, Any, str]:
     return ("", category, name) if isinstance(category, numbers.Real) else (name, category, "")
 
 
-def _categories(column: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
-    """The plain categories of a non-numeric array, without the records that have no value."""
-    if column.dtype.kind in "Mm":  # `tolist` would turn nanoseconds into integers
-        moments, places = np.unique(column, return_inverse=True)
-        values = _objects(map(conversions.category, moments))[places]
-    else:
-        values = _objects(map(conversions.category, column.tolist()))
-    return values[[value is not None for value in values]] if len(values) else values
+AT_ONCE = 200
+"""The most tasks that take turns, and columns that one query answers."""
+
+Answer = Callable[[Sequence[Any]], list[Any]]
+T = TypeVar("T")
+
+_turn: contextvars.ContextVar["_Turn[Any] | None"] = contextvars.ContextVar("turn", default=None)
 
 
-def _array(values: Any) -> npt.NDArray[Any] | None:
-    """The values as an array; None if they are none, such as lists of several lengths."""
-    try:
-        return np.asarray(values)
-    except Exception:  # its message may quote a record
-        return None
+def ask(asked: Sequence[Any], answer: Answer) -> list[Any]:
+    """Answer questions; inside of `together`, when all tasks have asked theirs."""
+    turn = _turn.get()
+    return answer(asked) if turn is None else turn.wait(asked, answer)
 
 
-def _objects(values: Iterable[Any]) -> npt.NDArray[np.object_]:
-    return np.fromiter(values, dtype=object)
+class _Turn(threading.Thread, Generic[T]):
+    """A task that runs until it asks, and then again with the answers."""
+
+    def __init__(self, task: Callable[[], T]) -> None:
+        super().__init__(daemon=True)
+        self._task, self._context = task, contextvars.copy_context()
+        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self.asked: Sequence[Any] = ()
+        self.answer: Answer = list
+        self.answers: list[Any] | BaseException = []
+        self.result: T | None = None
+        self.error: BaseException | None = None
+
+    @override
+    def run(self) -> None:
+        try:
+            self._await_answers()
+            self._context.run(self._run)
+        except BaseException as error:
+            self.error = error
+        self.asked = ()
+        self._back.release()
+
+    def _run(self) -> None:
+        before = _turn.set(self)
+        try:
+            self.result = self._task()
+        finally:
+            _turn.reset(before)  # a turn that its context held would keep a connection open
+
+    def wait(self, asked: Sequence[Any], answer: Answer) -> list[Any]:
+        """Hand over, inside the task, until there are answers."""
+        self.asked, self.answer = asked, answer
+        self._back.release()
+        return self._await_answers()
+
+    def _await_answers(self) -> list[Any]:
+        self._go.acquire()
+        if isinstance(self.answers, BaseException):
+            raise self.answers
+        return self.answers
+
+    def end(self, error: BaseException) -> None:
+        """Let the task end with an error where it waits, or asks next."""
+        self.answers = error
+        self._go.release()
+
+    def proceed(self) -> bool:
+        """Run the task until it asks; returns whether it did."""
+        self._go.release()
+        self._back.acquire()
+        return bool(self.asked)
+
+
+def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
+    """The results of tasks, whose questions are asked together, `AT_ONCE` tasks at a time."""
+    if len(tasks) == 1:
+        return [tasks[0]()]
+    results: list[Any] = []
+    for start in range(0, len(tasks), AT_ONCE):
+        turns = [_Turn(task) for task in tasks[start : start + AT_ONCE]]
+        try:
+            _take(turns)
+        except BaseException as error:  # an interruption: no thread may wait for ever
+            for turn in turns:
+                turn.end(error)
+            raise
+        for turn in turns:
+            if turn.error is not None:
+                raise turn.error
+            results.append(turn.result)
+    return results
+
+
+def _take(turns: Sequence[_Turn[Any]]) -> None:
+    """Run tasks in turns until all have ended."""
+    for turn in turns:
+        turn.start()
+    waiting = [turn for turn in turns if turn.proceed()]
+    while waiting:
+        try:
+            asked = [each for turn in waiting for each in turn.asked]
+            answers: Any = iter(ask(asked, waiting[0].answer))
+        except BaseException as error:  # every task ends with it
+            answers = error
+        for turn in waiting:
+            failed = isinstance(answers, BaseException)
+            turn.answers = answers if failed else [next(answers) for _ in turn.asked]
+        waiting = [turn for turn in waiting if turn.proceed()]
+
+
+@attrs.frozen(eq=False, repr=False)  # its text would quote records
+class Pool:
+    """The columns of all groups as one: each count is the sum of the counts of the groups.
+
+    Guarantee:
+        A unit is in at most `groups_per_unit` groups, with at most `contribution.records` records
+        of each column: so many times more in the pool, which its own `contribution` says. A release
+        from the pool, calibrated to it, and one from each group then cost together what the first
+        costs, and so many times what one group costs.
+    """
+
+    columns: Sequence[Any]  # of all groups
+    groups_per_unit: int = 1  # the largest number of groups that one unit is in
+
+    @property
+    def scale(self) -> Scale:
+        """See `Column`; all groups have the same."""
+        found: Scale = self.columns[0].scale
+        return found
+
+    @property
+    def contribution(self) -> Contribution:
+        """See `Column`."""
+        own: Contribution = self.columns[0].contribution
+        if self.groups_per_unit == 1:
+            return own
+        return attrs.evolve(own, per_unit=own.records * self.groups_per_unit)
+
+    def second(self) -> "Pool":
+        """The pool of the second columns of pairs."""
+        return attrs.evolve(self, columns=[column.second for column in self.columns])
+
+    def count(self) -> int:
+        """See `Column`."""
+        return sum(self._each(lambda column: column.count()))
+
+    def counts_below(self, edges: FloatArray) -> IntArray:
+        """See `Column`."""
+        return np.asarray(sum(self._each(lambda column: column.counts_below(edges))))
+
+    def half_octaves(self) -> tuple[IntArray, IntArray]:
+        """See `Column`."""
+        return self._added_up(lambda column: column.half_octaves())
+
+    def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
+        """See `Column`; every point of a group is read, since few records of each may be many."""
+        return fullest(*self._added_up(lambda column: column.frequencies(lattice, 2**62)), within)
+
+    def _each(self, read: Callable[[Column], Any]) -> list[Any]:
+        """What is read of each group, by one query for all of them."""
+        return together([functools.partial(read, column) for column in self.columns])
+
+    def _added_up(
+        self, read: Callable[[Column], tuple[IntArray, IntArray]]
+    ) -> tuple[IntArray, IntArray]:
+        """The places that hold records in any group, ascending, and how many each holds in all."""
+        places, counts = zip(*self._each(read), strict=True)
+        return added_up(np.concatenate(places), np.concatenate(counts))

@@ -30,13 +30,22 @@ import numpy as np
 
 from prudent import _lazy
 from prudent._validate import ArgumentError
-from prudent.release.columns import conversions
+from prudent.release.columns import scales
 from prudent.release.columns.scales import INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
 
 _lazy.defer("ibis.backends.sql.compilers")  # it imports the compilers of twenty engines
 
 ENGINES = ("duckdb", "postgres", "pyspark")
 """The engines of which it is known, for every type, how to read and compare without fail."""
+
+PLAIN = (
+    *(dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Decimal),
+    *(dt.Date, dt.Timestamp, dt.Binary),
+)
+"""Types of categories: equal values of these are displayed the same."""
+
+IDENTIFYING = (*PLAIN, dt.UUID, dt.INET, dt.MACADDR)
+"""Types of which every engine tells values apart, and orders them."""
 
 PublicValue: TypeAlias = str | bool | int | float
 
@@ -65,10 +74,6 @@ def exact(value: ir.Value, engine: str) -> ir.Value:
     Bytes are compared exactly and ordered like the characters. A collation may treat Oslo and oslo
     as equal: then a row would be in two groups, two persons would be one unit, and the displayed
     spelling would depend on which row comes first. An ENUM has an order of its own.
-
-    Args:
-        value: A column, or a literal.
-        engine: The name of the engine; see `backend_name`.
     """
     if not value.type().is_string():
         return value
@@ -76,7 +81,8 @@ def exact(value: ir.Value, engine: str) -> ir.Value:
         return call("encode", value, returns=dt.binary)
     if engine == "postgres":  # concatenation with a string turns an ENUM into a string
         # The database's own encoding can represent every stored character.
-        return _convert_to(value.concat(""), _getdatabaseencoding())
+        of_database = call("getdatabaseencoding", returns=dt.string)
+        return call("convert_to", value.concat(""), of_database, returns=dt.binary)
     if engine == "pyspark":
         return value.cast("binary")
     return value
@@ -111,12 +117,12 @@ def image(found: Any, dtype: dt.DataType, encoding: str) -> Any:
     if found is None:
         return None
     if dtype.is_string():
-        return conversions.text_of(found, encoding)
+        return scales.text_of(found, encoding)
     if dtype.is_decimal():
-        return conversions.decimal_of(found)
+        return scales.decimal_of(found)
     if dtype.is_date():
-        return conversions.date_of(found)
-    return conversions.timestamp_of(found) if dtype.is_timestamp() else found
+        return scales.date_of(found)
+    return scales.timestamp_of(found) if dtype.is_timestamp() else found
 
 
 def encoding(expression: ir.Expr) -> str:
@@ -137,24 +143,13 @@ def tried(value: ir.Value) -> ir.Value:
     return call("try", value, returns=value.type())
 
 
+_SHAPES: tuple[Callable[..., None], ...] = (lambda: None, lambda one: None, lambda one, two: None)
+
+
 @functools.cache
 def _builtin(name: str, takes: tuple[dt.DataType, ...], returns: dt.DataType) -> Any:
-    def shape(value: Any, other: Any) -> None: ...
-
-    one = len(takes) == 1
-    return ibis.udf.scalar.builtin(
-        (lambda value: None) if one else shape, name=name, signature=(takes, returns)
-    )
-
-
-@ibis.udf.scalar.builtin(name="convert_to")  # type: ignore[untyped-decorator]
-def _convert_to(text: str, encoding: str) -> bytes:  # type: ignore[empty-body]
-    """PostgreSQL's `convert_to`: the bytes of a string in an encoding."""
-
-
-@ibis.udf.scalar.builtin(name="getdatabaseencoding")  # type: ignore[untyped-decorator]
-def _getdatabaseencoding() -> str:  # type: ignore[empty-body]
-    """PostgreSQL's `getdatabaseencoding`: the encoding of all strings of the database."""
+    shape = _SHAPES[len(takes)]
+    return ibis.udf.scalar.builtin(shape, name=name, signature=(takes, returns))
 
 
 def literal(value: str | bool | int | float) -> ir.Value:
@@ -344,9 +339,6 @@ def check_bound(rows: ir.Table, argument: str) -> None:
 
     ibis accepts calls that an engine has no function for, such as a rounding to as many digits as
     a column says: these would fail whatever the records are, when the release is paid for.
-
-    Raises:
-        ArgumentError: if the engine cannot run it.
     """
     try:
         if backend_name(rows) == "duckdb" and not rows.op().find(
@@ -371,16 +363,12 @@ INTEGERS = range(-(2**63), 2**63)
 
 
 def typed(value: Hashable, dtype: dt.DataType, name: str) -> PublicValue:
-    """Convert a public value, perhaps given as a string, to the type of a column.
-
-    Raises:
-        ValueError: if it cannot be converted.
-    """
+    """Convert a public value, perhaps given as a string, to the type of a column."""
     given: Any = value.item() if isinstance(value, np.generic) else value
     try:
         if dtype.is_string():
             plain = isinstance(given, int | float) and not isinstance(given, bool)
-            return conversions.written(np.array([float(given)]))[0].as_py() if plain else str(given)
+            return scales.written(np.array([float(given)]))[0].as_py() if plain else str(given)
         if dtype.is_boolean():
             return {"true": True, "false": False}[str(given).lower()]
         if dtype.is_integer() and (number := int(given)) in INTEGERS:
@@ -400,11 +388,7 @@ _MOST_DIGITS = 38
 
 
 def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
-    """Return the scale of a column, from its public type.
-
-    Raises:
-        ArgumentError: if the type has no numbers, or this engine cannot convert it without fail.
-    """
+    """Return the scale of a column, from its public type."""
     if dtype.is_boolean():
         return TRUTH
     if dtype.is_integer():
@@ -431,22 +415,17 @@ def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
 
 def number_of(column: ir.Column, scale: Scale) -> ir.Value:
     """Convert a typed column to doubles, in units of its scale."""
-    return as_double(_number_of(column, scale))
-
-
-def _number_of(column: ir.Column, scale: Scale) -> ir.Value:
     dtype, engine = column.type(), backend_name(column)
     if scale.truth:
-        return column.cast("int32")  # a condition is evaluated once
+        return as_double(column.cast("int32"))  # a condition is evaluated once
     if scale.kind in _MOMENTS:
-        return _MOMENTS[scale.kind][engine](column)
-    if not dtype.is_decimal():
-        return column
-    if engine == "postgres":  # its numerics are exact, and too wide for a product of doubles
+        return as_double(_MOMENTS[scale.kind][engine](column))
+    if dtype.is_decimal() and engine == "postgres":  # exact, and too wide for a product of doubles
         factor = ibis.literal(f"1e{scale.digits}").cast(dt.Decimal())
-        return double_of_numeric(column * factor if scale.digits else column)
+        return as_double(double_of_numeric(column * factor if scale.digits else column))
     number = as_double(column)
-    return rounded(number * double(10.0**scale.digits)) if scale.digits else number
+    digits = scale.digits if dtype.is_decimal() else 0
+    return rounded(number * double(10.0**digits)) if digits else number
 
 
 def number_of_text(column: ir.Column, scale: Scale) -> ir.Value:

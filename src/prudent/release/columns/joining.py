@@ -25,26 +25,13 @@ import ibis.expr.types as ir
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.release.columns.dialects import backend_name, double, exact, fetched
+from prudent.release.columns.dialects import IDENTIFYING, backend_name, double, exact, fetched
+from prudent.release.columns.queries import values_table
 from prudent.release.columns.sources import OpenTable, open_table
-from prudent.release.columns.sql.column_queries import values_table
 from prudent.release.columns.units import evenly_spaced
 from prudent.release.failures import redact_errors
 from prudent.release.joins import Join
 
-_SORTED = [
-    "string",
-    "boolean",
-    "integer",
-    "floating",
-    "decimal",
-    "date",
-    "timestamp",
-    "binary",
-    "uuid",
-    "inet",
-    "macaddr",
-]
 _SENT = 1_000  # rows of a public table that a query may hold
 _WRITTEN = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
 _READ = {"integer": "int64", "number": "float64", "date": "date"}  # from the texts of a file
@@ -59,25 +46,7 @@ def open_source(
     unit: str | None = None,
     beside: OpenTable | None = None,
 ) -> OpenTable:
-    """Open a table without reading its records.
-
-    Args:
-        source: A path (Parquet, CSV, TSV, DuckDB; or a pattern such as `sales/*.parquet`, unless a
-            file with that exact name exists), a pandas or polars frame, including a lazy one, a
-            frame of narwhals, a relation of DuckDB, a pyarrow table or whatever hands one over, an
-            ibis table, a Spark data frame, a join, or a table that is open already.
-        connect: Instead of a source, the address of a database: `postgres://user@host/database`,
-            or `duckdb://` with a path.
-        table: The table in that database or DuckDB file; `schema.table` if it is in a schema.
-        columns: All columns that will be used, if known; other columns of a frame are not copied.
-        unit: The column whose units the caller protects; None if it protects rows.
-        beside: The open table whose engine to use, where it is possible.
-
-    Raises:
-        SourceError: if there is no such table.
-        ArgumentError: if it is a join in which a unit has several rows, and the caller protects
-            rows, or other units.
-    """
+    """Open a table without reading its records."""
     join = source.join if isinstance(source, OpenTable) else source
     if isinstance(join, Join) and join.unit not in (None, unit):
         raise ArgumentError(
@@ -94,12 +63,7 @@ def open_source(
 
 
 def _open_join(join: Join) -> OpenTable:
-    """Open both tables, and return their join, without reading a private record.
-
-    Raises:
-        SourceError: if there is no such table.
-        ArgumentError: if the tables are not in one engine, or the keys cannot be compared.
-    """
+    """Open both tables, and return their join, without reading a private record."""
     with contextlib.ExitStack() as opened:
         left = _opened(join, join.left, join.unit)
         opened.callback(left.close)
@@ -123,11 +87,7 @@ def _open_join(join: Join) -> OpenTable:
 
 
 def _sent(public: OpenTable, left: OpenTable) -> OpenTable:
-    """A small public table of a file or a frame, written into the queries of another engine.
-
-    Raises:
-        ArgumentError: if it has too many rows, or a type that is not written alike in all engines.
-    """
+    """A small public table of a file or a frame, written into the queries of another engine."""
     schema, backend = public.table.schema(), left.table.get_backend()
     odd = [name for name, dtype in schema.items() if not isinstance(dtype, _WRITTEN)]
     rows = public.table.limit(_SENT + 1).to_pyarrow().to_pydict()
@@ -254,18 +214,15 @@ def rows_per_unit(rows: ir.Table, unit: str, most: int) -> ir.Table:
     equal and are not, such as both zeros, or a month and 30 days, are ordered by their texts.
     """
     engine = backend_name(rows)
-    kinds = _SORTED if engine == "pyspark" else [*_SORTED, "interval"]  # whatever is stored
-    sortable = [
-        name
-        for name, dtype in rows.schema().items()
-        if any(getattr(dtype, f"is_{kind}")() for kind in kinds)
-    ]
+    schema = rows.schema().items()
+    kinds = IDENTIFYING if engine == "pyspark" else (*IDENTIFYING, dt.Interval)
+    sortable = [name for name, dtype in schema if isinstance(dtype, kinds)]
     rows = rows.select(*sortable)
     rows = rows.filter(rows[unit].notnull())
     order = [exact(rows[name], engine) for name in sortable if name != unit]
     # Values of these that are not the same may compare as equal.
-    kinds = ["floating", "decimal", "interval"]
-    alike = [n for n, of in rows.schema().items() if any(getattr(of, f"is_{k}")() for k in kinds)]
+    kinds = (dt.Floating, dt.Decimal, dt.Interval)
+    alike = [name for name in sortable if isinstance(rows[name].type(), kinds)]
     order += [exact(rows[name].cast("string"), engine) for name in alike]
     return evenly_spaced(rows, [unit], most, order).select(*sortable)
 

@@ -31,12 +31,11 @@ from prudent.release.columns.dialects import (
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
 from prudent.release.columns.joining import open_source
-from prudent.release.columns.row_values.conditions import Predicate, of_one_row
+from prudent.release.columns.row_values.conditions import FORMS, Predicate, finished, of_one_row
 from prudent.release.columns.row_values.expressions import Expression, is_name, parse_condition
-from prudent.release.columns.row_values.functions import FORMS, finished
 from prudent.release.columns.scales import NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
-from prudent.release.columns.sql.table_columns import TableColumn
+from prudent.release.columns.table_columns import TableColumn
 from prudent.release.columns.table_rows import group_key, identifying, named_value
 from prudent.release.columns.units import StagedTable, evenly_spaced
 from prudent.release.lattice import FloatArray
@@ -60,18 +59,7 @@ class NumberRows:
         gaps: Sequence[str] = (),
         most: int | None = None,
     ) -> None:
-        """Wrap a table of doubles.
-
-        Args:
-            table: The table: a column x0, x1, … for each name and, with `most`, `unit`.
-            names: The names of the columns.
-            owner: Stays open as long as this object.
-            gaps: The names of columns in which a row may have no number.
-            most: Of each unit so many complete rows are kept, evenly spaced in their order; None if
-                every row is its own unit. Columns are compared from the first to the last, so that
-                a target decides among rows with equal features only: chosen by its target, a row
-                would not be one of the population that a model is about.
-        """
+        """Wrap a table of doubles."""
         self.names = tuple(names)
         self._table, self._owner, self._staged = table, owner, None
         self._own = [f"x{place}" for place in range(len(self.names))]
@@ -161,11 +149,7 @@ class NumberTable:
         return NumberRows(rows, list(terms), self.owner, gaps, None if unit is None else most)
 
     def unit(self, name: str) -> ir.Value:
-        """The privacy units of the rows.
-
-        Raises:
-            ArgumentError: if there is no such column, or its values cannot be told apart.
-        """
+        """The privacy units of the rows."""
         _validate.column(self.names, unit=name)
         return exact(identifying(self.table[name], name), backend_name(self.table))
 
@@ -183,12 +167,7 @@ class NumberTable:
         return term
 
     def place(self, name: str, levels: Sequence[Hashable]) -> Term:
-        """The place of a record's category in a public list; no value if it is not in there.
-
-        Raises:
-            ArgumentError: if there is no such column, it has no categories, or a level is not of
-                its type.
-        """
+        """The place of a record's category in a public list; no value if it is not in there."""
         if is_name(name):
             _validate.column(self.names, column=name)
         key = group_key(self.table, name, self.owner)
@@ -208,9 +187,6 @@ class NumberTable:
 
         Each text of a column without a type is read by itself: as a number, else as a boolean,
         else as a date, or as a time if it has a colon.
-
-        Raises:
-            ArgumentError: if there is no such column, or it has no numbers.
         """
         if not isinstance(name, Expression) or is_name(name):
             _validate.column(self.names, column=name)

@@ -1,7 +1,7 @@
 """Opening a column of a table in any engine: embedded DuckDB, PostgreSQL, Spark.
 
 `open_column` turns nearly any source into a `Column`. Its methods run as queries in the engine that
-holds the data (`columns.sql.queries`). This module defines which value a record has.
+holds the data (`columns.queries`). This module defines which value a record has.
 
 One record is one value or none:
 
@@ -37,10 +37,8 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns.column import (
-    ArrayColumn,
     Column,
     Contribution,
-    KeptGroups,
     Kind,
     PerUnit,
 )
@@ -73,8 +71,7 @@ def open_column(
     """Open a column of a table to release from.
 
     Args:
-        source: An array of values, or a source that `open_source` accepts: a path, a frame, an ibis
-            table.
+        source: An array or a list of values, or a path, a frame, an ibis table, a join.
         column: The name of the column, or an expression of one row such as "price * quantity" or
             "age >= 18"; None for an array, and where only rows are counted.
         unit: The column that identifies the privacy unit of a row. Each unit then counts once, or
@@ -102,7 +99,9 @@ def open_column(
     if isinstance(source, np.ndarray | list | tuple) and connect is None:
         if any(each is not None for each in (column, unit, per_unit, where)):
             raise ValueError("Expected column, unit and where only with a table, got an array.")
-        return ArrayColumn.of(source, kind, read_as)  # type: ignore[arg-type]
+        from prudent.release.columns.arrow_tables import open_values
+
+        return open_values(source, kind, read_as)  # type: ignore[arg-type]
     return open_rows(ColumnSpec(**given)).column()
 
 
@@ -112,15 +111,7 @@ def open_groups(
     *,
     by: str | Sequence[str],
     groups: Sequence[Hashable] | Mapping[str, Sequence[Hashable]] | None,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    where: Predicate | str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    kind: Kind = "numbers",
-    read_as: str | Mapping[str, str] | None = None,
-    other: str | None = None,
-    kept: KeptGroups | None = None,
+    **options: Any,
 ) -> dict[Hashable, Column]:
     """Open one column for each group of a public list.
 
@@ -134,19 +125,15 @@ def open_groups(
         groups: The groups, from public knowledge, of several columns as tuples; or a list for each
             column, by its name: all combinations are groups. "2024-01..2024-12" in a list of
             periods stands for all from one to the other. Which groups occur in the data is private.
-        unit: See `open_column`; a unit counts only in that one of the listed groups which holds
-            most of its rows (the first in order among ties), and only with its rows there.
-        kept: Instead, in how many groups a unit counts, chosen among its own at random. Releasing
-            from every group then costs as much as so many releases.
-
-    The other arguments are those of `open_column`.
+        **options: Those of `open_column`. A unit counts only in that one of the listed groups
+            which holds most of its rows (the first in order among ties), and only with its rows
+            there. With `kept` it counts in so many of its groups instead, chosen at random;
+            releasing from every group then costs as much as so many releases.
 
     Raises:
         ValueError: also if the list of groups is missing, empty or repeats a group.
     """
-    given = locals()
-    del given["groups"]
-    opened = open_rows(ColumnSpec(**(given | {"by": _keys(by)})))
+    opened = open_rows(ColumnSpec(source, column, by=_keys(by), **options))
     members = opened.members(public_groups(groups, by, opened.keys))
     return opened.within(members).columns(members)
 
@@ -187,12 +174,7 @@ class PrivateGroups:
         return self._opened.column()
 
     def counts(self, *, at_least: int = 1) -> dict[Hashable, int]:
-        """Return the number of records of every group, in one query.
-
-        Args:
-            at_least: Groups with fewer records are omitted inside the engine. A mechanism that
-                never releases a smaller group need not fetch it.
-        """
+        """Return the number of records of every group, in one query."""
         self._sizes = self._opened.sizes(self._staged, at_least=at_least)
         return {self._opened.named(stored): count for stored, count in self._sizes.items()}
 
@@ -212,31 +194,12 @@ def open_private_groups(
     column: str | None = None,
     *,
     by: str | Sequence[str],
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
     **options: Any,
 ) -> PrivateGroups:
-    """Open all groups of a table, without reading a record.
-
-    Args:
-        source: See `open_column`; not an array.
-        column: See `open_column`; None if only records are counted: each row then has the value 1.
-        by: The column with the group of each row: texts, numbers, dates or booleans. A text
-            that is not valid in the encoding of its engine, or holds a zero byte, is in no group,
-            nor is an integer beyond 64 bits with a sign, nor a date that Python cannot hold.
-        unit: See `open_column`; a unit is in the group that holds most of its rows (the first in
-            order among ties), and counts only with its rows there.
-        per_unit: See `open_column`.
-        **options: Further arguments of `open_column`.
-
-    Raises:
-        SourceError: if there is no such table.
-        ValueError: if an argument is invalid.
-    """
+    """Open all groups of a table, without reading a record; see `open_groups`."""
     if column is None:
         options["kind"] = "rows"
-    asked = ColumnSpec(source, column, by=_keys(by), unit=unit, per_unit=per_unit, **options)
-    return PrivateGroups(open_rows(asked))
+    return PrivateGroups(open_rows(ColumnSpec(source, column, by=_keys(by), **options)))
 
 
 Batches: TypeAlias = Iterator[tuple[list[Any], npt.NDArray[np.int64]]]
@@ -249,14 +212,6 @@ def open_vectors(asked: ColumnSpec, groups: Sequence[Hashable]) -> Callable[[], 
 
     No engine can tell which of many landmarks a vector is nearest to, so vectors leave it. They do
     so in batches, and a record that is no vector of numbers counts as absent where it is read.
-
-    Args:
-        asked: Which table, column and group; a unit of several rows is refused.
-        groups: The public list of groups; rows of others are left out.
-
-    Returns:
-        A function that reads the vectors, and the place of the group of each in the list; None if
-        the column does not hold arrays.
     """
     opened, rows = filtered(asked)
     dtype = rows[asked.column].type()

@@ -6,6 +6,7 @@ reader infers depends on every record, so one odd record could decide whether a 
 
 import contextlib
 import csv
+import functools
 import glob
 import os
 import re
@@ -21,9 +22,9 @@ import ibis.expr.types as ir
 
 from prudent import _validate
 from prudent._validate import redacted
-from prudent.release.columns import conversions
+from prudent.release.columns import scales
 from prudent.release.columns.dialects import ENGINES, backend_name
-from prudent.release.columns.sql.column_queries import Memory
+from prudent.release.columns.queries import Memory
 from prudent.release.failures import SourceArgumentError, SourceError, redact_errors
 from prudent.release.joins import Join
 
@@ -175,7 +176,7 @@ def _from_path(
         raise SourceArgumentError("data", _KINDS, got=path, hint=hint)
     files = _files(path)
     if suffix in _DATABASE:
-        backend = _quietly(lambda: _duckdb(files[0], read_only=True), f"open {path!r}")
+        backend = _quietly(lambda: _opened(files[0]), f"open {path!r}")
         return _table_of(backend, table, path)
     if table is not None:
         raise SourceArgumentError("table", "only with connect or a .duckdb file")
@@ -217,9 +218,21 @@ def _parquet(backend: Any, files: list[str], columns: Sequence[str] | None) -> i
     return backend.read_parquet(list(map(escaped, files)))
 
 
-def _duckdb(*arguments: Any, **options: Any) -> Any:
-    """Connect to an embedded DuckDB, with the progress bar off, since it prints to stdout."""
-    backend = ibis.duckdb.connect(*arguments, **options)
+@functools.cache
+def _database(process: int) -> Any:
+    """The DuckDB in memory of a process: of a fork it would have no threads."""
+    import duckdb
+
+    return duckdb.connect()
+
+
+def embedded() -> Any:
+    """A connection of its own to DuckDB in memory: what is registered in one is in no other."""
+    return _quiet(ibis.duckdb.from_connection(_database(os.getpid()).cursor()))
+
+
+def _quiet(backend: Any) -> Any:
+    """Turn the progress bar off, since it prints to stdout."""
     # In Jupyter without ipywidgets the bar is off, and DuckDB refuses to have it set.
     (shown,) = backend.raw_sql("SELECT current_setting('enable_progress_bar')").fetchone()
     if shown:
@@ -227,13 +240,20 @@ def _duckdb(*arguments: Any, **options: Any) -> Any:
     return backend
 
 
+def _opened(file: str) -> Any:
+    """Connect to a DuckDB file."""
+    return _quiet(ibis.duckdb.connect(file, read_only=True))
+
+
 def _embedded(backend: Any) -> Any:
     """The embedded DuckDB to use: that of another table, if it has one."""
     shared = backend is not None and backend.name == "duckdb"
-    return backend if shared else _quietly(_duckdb, "start DuckDB")
+    return backend if shared else _quietly(embedded, "start DuckDB")
 
 
 def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) -> OpenTable:
+    import pyarrow as pa
+
     from prudent.release.columns import arrow_tables
 
     if hasattr(frame, "to_native"):  # of narwhals
@@ -256,15 +276,13 @@ def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) 
         )
 
     def table() -> Any:
-        import pyarrow
-
         if "pandas" not in bases:
-            return pyarrow.table(_selected(frame, columns))
+            return pa.table(_selected(frame, columns))
         parts = {str(name): frame[name] for name in kept}
         texts = set(map(str, untyped))
-        return pyarrow.table(
+        return pa.table(
             {
-                name: conversions.cells(part) if name in texts else pyarrow.Array.from_pandas(part)
+                name: scales.cells(part) if name in texts else pa.Array.from_pandas(part)
                 for name, part in parts.items()
             }
         )
@@ -320,9 +338,7 @@ def _from_address(address: str, table: str | None, backend: Any = None) -> OpenT
         backend = _quietly(lambda: _postgres(address), "connect: check address, user, server")
     elif is_duckdb(address) and not address.startswith("duckdb://md:"):
         file = address.removeprefix("duckdb://").partition("?")[0]
-        backend = _quietly(
-            lambda: _duckdb(file, read_only=True), "open the database: check its path"
-        )
+        backend = _quietly(lambda: _opened(file), "open the database: check its path")
     elif (engine := _SCHEME.match(address)) is not None and engine[1] not in ENGINES:
         raise _other_engine("connect", engine[1])  # no more of the address: it may hold a password
     else:
@@ -392,15 +408,6 @@ def joined(backend: Any, files: Sequence[str], delimiter: str, encoding: str = "
     is a record without a value. DuckDB's strict mode is off because it stops at a stray quote or
     line end and loses the lines after it. Parallel reading is off because a thread that starts in
     the middle of a file takes a line end inside quotes for the end of a record.
-
-    Args:
-        files: Paths, at least one.
-        delimiter: The field delimiter.
-        encoding: Of the files; see `TextFile`.
-
-    Raises:
-        SourceError: if a header is not one line of distinct names, or two files differ in their
-            column names.
     """
     by_header: dict[tuple[str, ...], list[str]] = {}
     for file in files:
@@ -441,11 +448,7 @@ def _read(
 
 
 def escaped(file: str) -> str:
-    """Escape a file name so that DuckDB does not read it as a pattern.
-
-    Raises:
-        SourceError: if the name cannot be escaped.
-    """
+    """Escape a file name so that DuckDB does not read it as a pattern."""
     pattern = glob.escape(file)
     if pattern != file and "\\" in pattern:
         raise SourceArgumentError(

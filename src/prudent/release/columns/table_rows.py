@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent import _validate
+from prudent._validate import ArgumentError
 from prudent.release.columns.column import (
     KINDS,
     Column,
@@ -22,6 +24,8 @@ from prudent.release.columns.column import (
     checked,
 )
 from prudent.release.columns.dialects import (
+    IDENTIFYING,
+    PLAIN,
     PublicValue,
     backend_name,
     double,
@@ -35,6 +39,7 @@ from prudent.release.columns.dialects import (
     stored_literal,
 )
 from prudent.release.columns.joining import open_source
+from prudent.release.columns.queries import Share, sizes_of_groups
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
 from prudent.release.columns.row_values.expressions import (
     Expression,
@@ -52,28 +57,93 @@ from prudent.release.columns.row_values.groups import (
     split_period,
     starts,
 )
-from prudent.release.columns.row_values.text_formats import TextFormat
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
-from prudent.release.columns.sql.column_queries import Share
-from prudent.release.columns.sql.queries import sizes_of_groups
-from prudent.release.columns.sql.table_columns import PairColumn, SetColumn, TableColumn
+from prudent.release.columns.table_columns import PairColumn, SetColumn, TableColumn
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced
 from prudent.release.failures import redact_errors
 
-_PLAIN = (  # types of categories: equal values of these are displayed the same
-    dt.String,
-    dt.Boolean,
-    dt.Integer,
-    dt.Floating,
-    dt.Decimal,
-    dt.Date,
-    dt.Timestamp,
-    dt.Binary,
-)
+_NUMBER = re.compile(r"(?P<before>\D*)1(?P<comma>\D?)234((?P<mark>\D)\d+)?(?P<after>\D*)")
+_PARTS = {"2024": r"(\d{4})", "12": r"(\d{1,2})", "31": r"(\d{1,2})"}
+_TIMES = {"23": r"(\d{1,2})", "59": r"(\d{2})", "58": r"(\d{2}(?:\.\d+)?)"}
+
+
+@attrs.frozen
+class TextFormat:
+    """How a text becomes one that every engine reads."""
+
+    scale: Scale  # of what it holds
+    pattern: str  # of texts in this form; others have no value
+    removed: tuple[str, ...] = ()  # of a number: what is left out of it
+    mark: str = "."  # of a number: between its whole part and the digits after it
+    places: tuple[int, ...] = ()  # of a date: its year, month, day, hour, minute, second, if any
+
+    @classmethod
+    def of(cls, declared: str) -> "TextFormat | None":
+        """The form that a declaration shows by an example; None if it names a type alone."""
+        found = re.fullmatch(r"(number|date|timestamp)\((.*)\)", str(declared))
+        if found is None:
+            return None
+        kind, example = found.groups()
+        form = _number(example) if kind == "number" else _time(kind, example)
+        if form is None:
+            raise ArgumentError(
+                "read_as",
+                "an example that writes 1234.56 or the date 2024-12-31 as the file does",
+                got=declared,
+                hint="For example number($1,234.56), number(1.234,56), date(31.12.2024) or "
+                "timestamp(12/31/2024 23:59:58).",
+            )
+        return form
+
+    def numbers(self, text: ir.Value) -> ir.Value:
+        """The numbers of a column of texts, each of its own text; NULL for another form."""
+        fits = text.re_search(self.pattern)
+        if self.places:
+            year, month, day, *times = (text.re_extract(self.pattern, at) for at in self.places)
+            plain = year + "-" + month.lpad(2, "0") + "-" + day.lpad(2, "0")
+            if times:
+                clock = [times[0].lpad(2, "0"), *times[1:], *["00"] * (3 - len(times))]
+                plain = plain + " " + clock[0] + ":" + clock[1] + ":" + clock[2]
+        else:
+            plain = text
+            for each in self.removed:
+                plain = plain.replace(each, "")
+            plain = plain.replace(self.mark, ".")
+        return number_of_text(ibis.ifelse(fits, plain, ibis.null("string")), self.scale)
+
+
+def _number(example: str) -> TextFormat | None:
+    found = _NUMBER.fullmatch(example)
+    if found is None or (found["comma"] and found["comma"] == found["mark"]):
+        return None
+    before, after = found["before"].strip(), found["after"].strip()
+    comma, mark = found["comma"], found["mark"] or "."
+    if comma == mark:  # 1.234 without digits after it
+        mark = "," if comma == "." else "."
+    spaced = re.escape(comma)
+    whole = rf"(\d{{1,3}}({spaced}\d{{3}})+|\d+)" if comma else r"\d+"
+    signs = (f"({re.escape(each)})?" for each in (before, after))
+    first, last = signs
+    pattern = rf"^\s*[-+]?\s*{first}\s*[-+]?{whole}({re.escape(mark)}\d*)?\s*{last}\s*$"
+    removed = tuple(each for each in (comma, before, after, " ") if each)
+    return TextFormat(Scale.named("number"), pattern, removed, mark)
+
+
+def _time(kind: str, example: str) -> TextFormat | None:
+    parts = _PARTS if kind == "date" else _PARTS | _TIMES
+    tokens = re.findall(r"\d+", example)
+    if not {*_PARTS} <= {*tokens} <= {*parts} or len({*tokens}) < len(tokens):
+        return None
+    pattern = re.sub(r"\d+", lambda token: parts[token[0]], re.escape(example))
+    places = tuple(tokens.index(each) + 1 for each in parts if each in tokens)
+    if kind == "timestamp" and [each for each in _TIMES if each in tokens][:2] != ["23", "59"]:
+        return None
+    return TextFormat(Scale.named(kind), rf"^\s*{pattern}\s*$", places=places)
+
+
 _GROUPING = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
-_IDENTIFYING = (*_PLAIN, dt.UUID, dt.INET, dt.MACADDR)
 
 
 Members: TypeAlias = Mapping[Hashable, tuple[ir.Value, ...]]
@@ -133,11 +203,7 @@ class Opened:
     owner: OpenTable  # the source, which must stay open while the rows are used
 
     def members(self, groups: Sequence[Hashable]) -> dict[Hashable, tuple[ir.Value, ...]]:
-        """Return each group as the engine stores it.
-
-        Raises:
-            ArgumentError: if a group is not of the type of the column, or two are the same.
-        """
+        """Return each group as the engine stores it."""
         wanted = {group: self._stored(group) for group in groups}
         if len(set(wanted.values())) < len(wanted):
             raise _validate.ArgumentError("groups", "one or more distinct values", got=groups)
@@ -199,12 +265,7 @@ class Opened:
         return {group: self._over(staged, member, size(group)) for group, member in members.items()}
 
     def sizes(self, staged: StagedTable | None, *, at_least: int = 1) -> Sizes:
-        """The number of records of every group that has a name, by how it is stored; one query.
-
-        Args:
-            staged: The table that `staged` returned.
-            at_least: Groups with fewer records are omitted inside the engine.
-        """
+        """The number of records of every group that has a name, by how it is stored; one query."""
         rows = self.rows if staged is None else redact_errors(staged.kept)
         if self.contribution.sets and staged is not None:  # a set may be of any size
             rows = at_most(rows, self.contribution.records)
@@ -358,11 +419,7 @@ def _period(rows: ir.Table, text: str) -> tuple[str, str] | None:
 
 
 def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
-    """Return how a column of groups is stored; dates as numbers, the infinite ones in no group.
-
-    Raises:
-        ArgumentError: if it has a type whose values cannot be told apart in every engine.
-    """
+    """Return how a column of groups is stored; dates as numbers, the infinite ones in no group."""
     period = _period(rows, text)
     if period is None:
         name, colon, unit = text.rpartition(":")
@@ -406,7 +463,7 @@ def identifying(column: ir.Column, name: str) -> ir.Column:
     Lists, structures and documents may hold a text that is not valid, or a time that overflows,
     deep inside, where the engine converts it as it reads: one record would stop the whole query.
     """
-    if not isinstance(column.type(), _IDENTIFYING):
+    if not isinstance(column.type(), IDENTIFYING):
         raise _validate.ArgumentError(
             "unit",
             "a column of texts, numbers, dates or other plain values",
@@ -425,7 +482,7 @@ def _value(
     if isinstance(declared, Mapping):
         declared = declared.get(name)
     if asked.kind in ("categories", "sets"):
-        if not isinstance(dtype, _PLAIN):
+        if not isinstance(dtype, PLAIN):
             raise _validate.ArgumentError(
                 "column",
                 "of text, numbers, dates or booleans",

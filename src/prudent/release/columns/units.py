@@ -16,10 +16,9 @@ import math
 import operator
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import ibis
 import ibis.expr.types as ir
 
@@ -34,10 +33,7 @@ from prudent.release.columns.dialects import (
 )
 from prudent.release.columns.scales import Scale
 
-_BITS = 52
 _LIMB = 2.0**26
-_LIMBS = 4
-_QUANTUM, _FARTHEST = 2.0**-40, 2.0**64  # as for the doubles that an answer may be
 
 
 def members_of(rows: ir.Table) -> list[str]:
@@ -46,14 +42,7 @@ def members_of(rows: ir.Table) -> list[str]:
 
 
 def per_unit(rows: ir.Table, contribution: Contribution, *scales: Scale | None) -> ir.Table:
-    """Return the contributed values, with their group if there is one.
-
-    Args:
-        rows: A table with the columns `value`, `unit` and perhaps `other` and those of groups,
-            without NULL, and without NaN in `value` and `other`.
-        contribution: What a unit contributes.
-        *scales: The scale of `value`, None for categories, and that of `other`.
-    """
+    """Return the contributed values, with their group if there is one."""
     groups = members_of(rows)
     first = rows.select("unit", *groups, "value")
     values = _in_its_groups(_reduced(first, contribution, scales[0]), contribution.kept)
@@ -86,16 +75,21 @@ def _reduced(rows: ir.Table, contribution: Contribution, scale: Scale | None) ->
     how = contribution.per_unit
     if isinstance(how, int):
         found = evenly_spaced(rows, keys, how)
-    elif how == "median":
-        found = _lower_medians(rows, keys)
+    elif how == "median":  # of rank ceil(n/2): of place (n - 1) / 2, rounded down, from 0 on
+        placed = _placed(rows, keys)
+        found = placed.filter((placed.place * 2).isin([placed.rows - 1, placed.rows - 2]))
+    elif how in ("min", "max") and scale is None:  # not every engine has a least string of bytes
+        placed = _placed(rows, keys)
+        found = placed.filter(placed.place == (placed.rows - 1 if how == "max" else 0))
     elif how in ("min", "max"):
-        found = _extremes(rows, keys, largest=how == "max", categories=scale is None)
+        end = rows.value.max() if how == "max" else rows.value.min()
+        found = rows.group_by(keys).aggregate(rows=rows.count(), value=end)
     elif how == "count":
         found = rows.group_by(keys).aggregate(rows=lambda t: t.count())
         found = found.mutate(value=found.rows.cast("float64"))
     else:
         whole = scale is not None and scale.whole
-        sums = _whole_sums(rows, keys) if whole else _rounded_sums(rows, keys)
+        sums = _exact_sums(rows, keys, whole=whole)
         value = _mean(sums) if how == "mean" else _sum(sums)
         if whole and scale is not None and scale.kind != "integer":
             value = ibis.ifelse(sums.low == sums.high, value, rounded(value))
@@ -121,21 +115,6 @@ def _in_its_groups(found: ir.Table, kept: KeptGroups | None) -> ir.Table:
         found = found.mutate(place=place)
         found = found.filter(found.place < (1 if kept is None else kept.most))
     return found.select("unit", "value", *groups)
-
-
-def _extremes(rows: ir.Table, keys: Sequence[str], *, largest: bool, categories: bool) -> ir.Table:
-    if not categories:
-        return rows.group_by(keys).aggregate(
-            rows=lambda t: t.count(), value=lambda t: t.value.max() if largest else t.value.min()
-        )
-    placed = _placed(rows, keys)  # not every engine has a least string of bytes
-    return placed.filter(placed.place == (placed.rows - 1 if largest else 0))
-
-
-def _lower_medians(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
-    """The value of rank ceil(n/2): of place (n - 1) / 2, rounded down, if places begin at 0."""
-    placed = _placed(rows, keys)
-    return placed.filter((placed.place * 2).isin([placed.rows - 1, placed.rows - 2]))
 
 
 def evenly_spaced(
@@ -164,48 +143,31 @@ def _placed(rows: ir.Table, keys: Sequence[str], order: Sequence[Any] = ("value"
     return rows.mutate(place=ibis.row_number().over(ordered), rows=rows.count().over(own))
 
 
-def _whole_sums(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
-    """Sums of whole numbers, each clipped to ±2**52, in two limbs that doubles add exactly."""
-    inside = _clipped(rows.value, 2.0**_BITS)
-    upper = floored(inside / double(_LIMB))
-    split = rows.mutate(upper=upper, lower=inside - upper * double(_LIMB))
-    sums = split.group_by(keys).aggregate(
-        rows=lambda t: t.count(),
-        low=lambda t: t.value.min(),
-        high=lambda t: t.value.max(),
-        upper=lambda t: t.upper.sum(),
-        lower=lambda t: t.lower.sum(),
-    )
-    total = sums.upper * double(_LIMB) + sums.lower
-    return sums.mutate(total=total, quantum=double(1.0))
-
-
-def _rounded_sums(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
+def _exact_sums(rows: ir.Table, keys: Sequence[str], *, whole: bool) -> ir.Table:
     """Sums of doubles, each clipped to ±2**64 and rounded to a multiple of 2**-40.
 
-    Each is split into four limbs of 26 bits, which doubles add exactly in any order, for up to
-    2**27 rows of a unit. One grouping does it all.
+    Each is split into limbs of 26 bits, which doubles add exactly in any order, for up to 2**27
+    rows of a unit. One grouping does it all. Whole numbers are clipped to ±2**52, and have two.
     """
-    tiny = rows.value.abs() < double(_QUANTUM / 4)  # a quotient might underflow: an error
-    inside = ibis.ifelse(tiny, double(0.0), _clipped(rows.value, _FARTHEST))
-    rest = inside * double(1 / _QUANTUM)
-    limbs = {}
-    for place in range(_LIMBS - 1, 0, -1):
+    quantum, farthest, limbs = (1.0, 2.0**52, 2) if whole else (2.0**-40, 2.0**64, 4)
+    tiny = rows.value.abs() < double(quantum / 4)  # a quotient might underflow: an error
+    rest = ibis.ifelse(tiny, double(0.0), _clipped(rows.value, farthest)) * double(1 / quantum)
+    split = {}
+    for place in range(limbs - 1, 0, -1):
         size = double(_LIMB**place)
-        limbs[f"limb{place}"] = floored(rest / size)
-        rest = rest - limbs[f"limb{place}"] * size
-    limbs["limb0"] = rounded(rest)
-    split = rows.mutate(**limbs)
-    sums = split.group_by(keys).aggregate(
+        split[f"limb{place}"] = floored(rest / size)
+        rest = rest - split[f"limb{place}"] * size
+    rows = rows.mutate(**split, limb0=rounded(rest))
+    sums = rows.group_by(keys).aggregate(
         rows=lambda t: t.count(),
         low=lambda t: t.value.min(),
         high=lambda t: t.value.max(),
-        **{name: split[name].sum() for name in limbs},
+        **{name: rows[name].sum() for name in (*split, "limb0")},
     )
-    total: ir.Value = sums[f"limb{_LIMBS - 1}"]
-    for place in range(_LIMBS - 2, -1, -1):
+    total: ir.Value = sums[f"limb{limbs - 1}"]
+    for place in range(limbs - 2, -1, -1):
         total = total * double(_LIMB) + sums[f"limb{place}"]
-    return sums.mutate(total=total, quantum=double(_QUANTUM))
+    return sums.mutate(total=total, quantum=double(quantum))
 
 
 def _mean(sums: ir.Table) -> ir.Value:
@@ -235,90 +197,66 @@ def _clipped(number: ir.Value, size: float) -> ir.Value:
     )
 
 
-Keep = Callable[[], ir.Table]
-
-
 class StagedTable:
     """A table that an engine computes once, at the first query, and drops with the column.
 
-    Grouping the rows of every unit takes longer than any question about the result, so the
-    result is kept in the engine: as a temporary table in DuckDB and PostgreSQL, as a cached
-    frame in Spark. Where that is not possible, the grouping is repeated in every query. Which
-    of the two happens depends on the engine and on permissions, never on the data, and neither
-    reads a record before the first query.
+    Grouping the rows of every unit takes longer than any question about the result, so it is kept
+    in the engine: as a temporary table in DuckDB and PostgreSQL, as a cached frame in Spark. Where
+    that is not possible, the grouping is repeated in every query. Which of the two happens depends
+    on the engine and on permissions, never on the data, and neither reads a record before.
     """
 
     def __init__(self, rows: ir.Table, *, own_connection: bool, owner: object = None) -> None:
-        """Prepare the table, without reading a record.
-
-        Args:
-            rows: The table to compute.
-            own_connection: Whether the connection was opened here. The transaction of a connection
-                to PostgreSQL that belongs to the caller is left alone.
-            owner: An object to keep alive as long as this table, such as the open source.
-        """
+        """Prepare the table; the transaction of a connection of the caller's is left alone."""
         self.rows = rows  # as an expression of its source
-        self._owner = owner
-        self._stage = _stage(rows, own_connection)
+        self._owner = owner  # stays open
+        engine, backend = backend_name(rows), rows.get_backend()
+        name = f"prudent_{uuid.uuid4().hex}"
+        fill = functools.partial(_kept_nowhere, rows)
+        if engine == "duckdb" and not rows.op().find(ibis.expr.operations.InMemoryTable):
+            fill = functools.partial(_in_duckdb, rows, backend, name)
+            weakref.finalize(self, _drop_in_duckdb, backend, name)
+        elif engine == "pyspark":
+            fill = functools.partial(_in_spark, rows, backend, name)
+            weakref.finalize(self, _drop_in_spark, backend._session, name)
+        elif engine == "postgres" and own_connection and _created(rows, backend.con, name):
+            fill = functools.partial(
+                _in_postgres, rows, backend, name
+            )  # it ends with the connection
+        self._fill = fill
         self._kept: ir.Table | None = None
-        weakref.finalize(self, self._stage.drop)
 
     def kept(self) -> ir.Table:
         """The table as the engine keeps it; computed by the first call."""
         if self._kept is None:
-            self._kept = self._stage.fill()
+            self._kept = self._fill()
         return self._kept
 
 
-@attrs.frozen
-class _Stage:
-    """Where an engine keeps a table: how to fill it, and how to drop it without failing."""
-
-    fill: Keep
-    drop: Callable[[], None] = lambda: None
+def _kept_nowhere(rows: ir.Table) -> ir.Table:
+    return rows
 
 
-def _stage(rows: ir.Table, own_connection: bool) -> _Stage:
-    engine, backend = backend_name(rows), rows.get_backend()
-    name = f"prudent_{uuid.uuid4().hex}"
-    if engine == "duckdb" and not rows.op().find(ibis.expr.operations.InMemoryTable):
-        return _in_duckdb(rows, backend, name)
-    if engine == "pyspark":
-        return _in_spark(rows, backend, name)
-    if engine == "postgres" and own_connection and _created(rows, backend.con, name):
-        return _in_postgres(rows, backend, name)
-    return _Stage(lambda: rows)
+def _in_duckdb(rows: ir.Table, backend: Any, name: str) -> ir.Table:
+    with connection_lock(backend):
+        backend.raw_sql(f"CREATE TEMP TABLE {name} AS {ibis.to_sql(rows)}")
+        return backend.table(name, database=("temp", "main"))
 
 
-def _in_duckdb(rows: ir.Table, backend: Any, name: str) -> _Stage:
-    def fill() -> ir.Table:
-        with connection_lock(backend):
-            backend.raw_sql(f"CREATE TEMP TABLE {name} AS {ibis.to_sql(rows)}")
-            return backend.table(name, database=("temp", "main"))
-
-    def drop() -> None:
-        with contextlib.suppress(Exception), connection_lock(backend):  # it may be closed already
-            backend.con.execute(f"DROP TABLE IF EXISTS temp.{name}")
-
-    return _Stage(fill, drop)
+def _drop_in_duckdb(backend: Any, name: str) -> None:
+    with contextlib.suppress(Exception), connection_lock(backend):  # it may be closed already
+        backend.con.execute(f"DROP TABLE IF EXISTS temp.{name}")
 
 
-def _in_spark(rows: ir.Table, backend: Any, name: str) -> _Stage:
-    session = backend._session
-    frames: list[Any] = []
+def _in_spark(rows: ir.Table, backend: Any, name: str) -> ir.Table:
+    backend._session.sql(str(ibis.to_sql(rows))).cache().createTempView(name)
+    return backend.table(name)
 
-    def fill() -> ir.Table:
-        frames.append(session.sql(str(ibis.to_sql(rows))).cache())
-        frames[0].createTempView(name)
-        return backend.table(name)
 
-    def drop() -> None:
-        with contextlib.suppress(Exception):  # the session may be stopped already
-            session.catalog.dropTempView(name)
-            for frame in frames:
-                frame.unpersist()
-
-    return _Stage(fill, drop)
+def _drop_in_spark(session: Any, name: str) -> None:
+    with contextlib.suppress(Exception):  # the session may be stopped already
+        session.table(name).unpersist()
+        session.catalog.dropTempView(name)
 
 
 def _created(rows: ir.Table, connection: Any, name: str) -> bool:
@@ -341,11 +279,6 @@ def _created(rows: ir.Table, connection: Any, name: str) -> bool:
         connection.read_only = True
 
 
-def _in_postgres(rows: ir.Table, backend: Any, name: str) -> _Stage:
-    columns = ", ".join(rows.columns)
-
-    def fill() -> ir.Table:
-        backend.con.execute(f"INSERT INTO {name} ({columns}) {ibis.to_sql(rows)}")
-        return backend.table(name)
-
-    return _Stage(fill)  # it is dropped with the connection, which belongs to the column
+def _in_postgres(rows: ir.Table, backend: Any, name: str) -> ir.Table:
+    backend.con.execute(f"INSERT INTO {name} ({', '.join(rows.columns)}) {ibis.to_sql(rows)}")
+    return backend.table(name)

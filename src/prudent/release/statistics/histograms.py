@@ -16,8 +16,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._rounding import nearest, rounded_up
 from prudent.accounting._numeric import float_below
-from prudent.release.columns.column import Column
-from prudent.release.columns.pool import Pool
+from prudent.release.columns.column import Column, Pool
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import Points, PrivateInterval
 from prudent.release.exponential.many_quantiles import MANY_BRANCHES, CountedQuantiles

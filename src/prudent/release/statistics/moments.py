@@ -18,8 +18,7 @@ from prudent import _validate
 from prudent._rounding import exact, outward, rounded_up
 from prudent.accounting._numeric import float_below
 from prudent.release.charging import Preview
-from prudent.release.columns.column import Column, Kind
-from prudent.release.columns.pool import Pool
+from prudent.release.columns.column import Column, Kind, Pool
 from prudent.release.columns.scales import NUMBER
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise

@@ -31,10 +31,9 @@ import dp_accounting as dp
 from typing_extensions import override
 
 from prudent import _validate
-from prudent.release.columns.column import Column
-from prudent.release.columns.pool import Pool, together
+from prudent.release.columns.column import Column, Pool, together
 from prudent.release.columns.scales import Scale
-from prudent.release.columns.sql.table_columns import PairColumn, ProductSums
+from prudent.release.columns.table_columns import PairColumn, ProductSums
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.lattice import Lattice, check_bounds
 from prudent.release.noise import Noise

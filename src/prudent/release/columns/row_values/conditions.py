@@ -14,21 +14,332 @@ column can store:
 | `coalesce`, `nullif`, `ifelse`, `cases`, `least`, `greatest` of one kind of values |
 | none else, such as `rowid`, `now`, `random`, aggregates, windows, your own functions |
 
-In DuckDB the condition is wrapped in TRY as well; a row on which it fails is dropped, like a row on
-which it is NULL.
+An engine's own division, logarithm or cast fails on some values, and each engine on others. So
+every operation is written here in a form that returns NULL instead, the same in all of them:
+
+| operation | is NULL for |
+| --- | --- |
+| + - * / // % of numbers, in doubles | results beyond 2**500 (computed values), a divisor of 0 |
+| floor, ceil, round (half up), casts to integers | numbers beyond 2**53 |
+| ln, log10, sqrt, exp | numbers that have none; exp beyond ±346 |
+| year, month, date_trunc, date_diff, … | dates before year 1 and beyond 9999, infinite ones |
+| casts of texts | texts that are no number or date |
+
+An engine has no names for what is computed on the way, so a guard that names its argument twice
+doubles the length of a query: arithmetic has none but in PostgreSQL, where it names it once. In
+DuckDB a value is wrapped in TRY as well; a row on which a condition is NULL is dropped.
 """
 
+import datetime
+import math
 from collections.abc import Callable
 from typing import Any
 
+import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import ibis.expr.types as ir
 from ibis.common.graph import Node
 
 from prudent._validate import ArgumentError
-from prudent.release.columns.dialects import as_double, backend_name, check_bound, total, tried
-from prudent.release.columns.row_values.functions import CONSTANT, FORMS, UnlistedError, finished
+from prudent.release.columns.dialects import (
+    as_double,
+    backend_name,
+    call,
+    check_bound,
+    double,
+    floored,
+    number_of,
+    scale_of,
+    total,
+    tried,
+)
+from prudent.release.columns.row_values.groups import starts
+from prudent.release.columns.scales import DATE
+
+_FAR = 2.0**500  # products and quotients of such numbers are finite
+_NEAR = 2.0**-432  # added and subtracted again, it leaves 0 or 2**-485 at least
+_WHOLE = 2.0**53
+_DAY = 86_400e6  # microseconds
+_FIRST, _LAST = (
+    float((day - datetime.date(1970, 1, 1)).days) for day in (datetime.date.min, datetime.date.max)
+)
+_MOST_DIGITS = 15
+_YEARS = r"([0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})"
+_LEAP = r"([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+_DATE = (
+    rf"({_YEARS}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    rf"|02-(0[1-9]|1[0-9]|2[0-8]))|{_LEAP}-02-29)"
+)
+_TIME = r"([ T]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,6})?)?)?"
+_NUMBER = r"^ *[+-]?([0-9]{1,30}([.][0-9]{0,30})?|[.][0-9]{1,30})([eE][+-]?[0-9]{1,2})? *$"
+
+
+class UnlistedError(Exception):
+    """An operation that is not listed."""
+
+
+def within(value: ir.Value, low: float, high: float) -> ir.Value:
+    """A double, or NULL if it is NaN or outside of an interval."""
+    return ibis.ifelse(value.between(double(low), double(high)), value, ibis.null("float64"))
+
+
+def whole(value: ir.Value) -> ir.Value:
+    """A double whose whole part every engine can compute; others are NULL."""
+    return within(value, -_WHOLE, _WHOLE)
+
+
+def _number(value: Any, engine: str) -> ir.Value:
+    """An operand of arithmetic: a double, in PostgreSQL one that cannot overflow or underflow."""
+    number = as_double(value)
+    if engine != "postgres":
+        return number
+    # Tiny ones become 0: PostgreSQL refuses a product that does.
+    number = (number + double(_NEAR)) - double(_NEAR)
+    ends = double(-_FAR), double(_FAR)
+    number = ibis.least(ibis.greatest(number, ends[0]), ends[1])
+    return number.nullif(ends[0]).nullif(ends[1])  # also of NaN, which is the greatest, and of NULL
+
+
+def _arithmetic(apply: Callable[[ir.Value, ir.Value], ir.Value]) -> "Form":
+    return lambda node, engine: apply(_number(node.left, engine), _number(node.right, engine))
+
+
+def _quotient(one: ir.Value, other: ir.Value) -> ir.Value:
+    return one / other.nullif(double(0.0))
+
+
+def _floor(number: ir.Value) -> ir.Value:
+    return floored(whole(number))
+
+
+def _rest(node: Any, engine: str) -> ir.Value:
+    """The rest of a division that rounds towards zero, as SQL has it."""
+    if node.left.dtype.is_integer() and node.right.dtype.is_integer():
+        return ops.Modulus(node.left, ops.NullIf(node.right, ibis.literal(0))).to_expr()
+    one, other = _number(node.left, engine), _number(node.right, engine)
+    size = _floor(_quotient(one.abs(), other.abs())) * other.abs()
+    return ibis.ifelse(one < double(0.0), one + size, one - size)
+
+
+def _rounded(node: Any, engine: str) -> ir.Value:
+    digits = 0 if node.digits is None else node.digits.value
+    number = _number(node.arg, engine)
+    if digits < 0:
+        return _floor(number / double(10.0**-digits) + double(0.5)) * double(10.0**-digits)
+    scaled = _floor(number * double(10.0**digits) + double(0.5))
+    return scaled / double(10.0**digits) if digits else scaled
+
+
+def _of_number(apply: Callable[[ir.Value], ir.Value]) -> "Form":
+    return lambda node, engine: apply(_number(node.arg, engine))
+
+
+# --- dates ----------------------------------------------------------------------------------------
+
+
+def _micros(value: ir.Value, engine: str) -> ir.Value:
+    """Microseconds since 1970 of a time, in years 1 to 9999."""
+    number = number_of(value, scale_of(value.type(), engine, "a time"))
+    return within(number, _FIRST * _DAY, (_LAST + 1) * _DAY)
+
+
+def _days(value: ir.Value, engine: str) -> ir.Value:
+    """Days since 1970 of a date or a time, in years 1 to 9999."""
+    if value.type().is_date():
+        days = number_of(value, DATE)
+    elif value.type().is_timestamp():
+        days = floored(_micros(value, engine) / double(_DAY))
+    else:
+        raise UnlistedError(f"a date of a value of type {value.type()}")
+    return within(days, _FIRST, _LAST)
+
+
+def _date(days: ir.Value, engine: str) -> ir.Value:
+    """The date of so many days since 1970."""
+    if engine == "duckdb":
+        return _midnight(days).cast("date")
+    if engine == "postgres":
+        return call("date_pli", ibis.literal("1970-01-01").cast("date"), days.cast("int32"),
+                    returns=dt.date)  # fmt: skip
+    return call("`date_from_unix_date`", days.cast("int32"), returns=dt.date)
+
+
+def _midnight(days: ir.Value) -> ir.Value:
+    """The time at which a day begins; DuckDB cannot compare a date that was cast with infinity."""
+    return call("make_timestamp", (days * double(_DAY)).cast("int64"), returns=dt.timestamp)
+
+
+def _calendar(value: Any, engine: str) -> ir.Value:
+    """The date of a date or a time; NULL outside of years 1 to 9999."""
+    value = value.to_expr()
+    if not value.type().is_date():
+        return _date(_days(value, engine), engine)
+    ends = (ibis.literal(day) for day in (datetime.date.min, datetime.date.max))
+    return ibis.ifelse(value.between(*ends), value, ibis.null("date"))
+
+
+def _part(operation: Any) -> "Form":
+    return lambda node, engine: operation(_calendar(node.arg, engine)).to_expr()
+
+
+def _of_day(length: float, within_next: float) -> "Form":
+    def part(node: Any, engine: str) -> ir.Value:
+        passed = floored(_micros(node.arg.to_expr(), engine) / double(length))
+        return (passed - floored(passed / double(within_next)) * double(within_next)).cast("int32")
+
+    return part
+
+
+def _weekday(node: Any, engine: str) -> ir.Value:
+    days = _days(node.arg.to_expr(), engine) + double(3.0)  # 1970 began with a Thursday
+    return (days - floored(days / double(7.0)) * double(7.0)).cast("int32")
+
+
+def _truncated(node: Any, engine: str) -> ir.Value:
+    unit = node.unit.name.lower()
+    if unit not in ("day", "week", "month", "quarter", "year"):
+        raise UnlistedError(f"date_trunc to a {unit}, which is for groups only")
+    return _date(starts(_days(node.arg.to_expr(), engine), DATE, unit), engine)
+
+
+def _difference(node: Any, engine: str) -> ir.Value:
+    """The number of units that begin between two dates or times."""
+    unit = node.part.value
+    return _since(node.left, unit, engine) - _since(node.right, unit, engine)
+
+
+def _since(value: Any, unit: str, engine: str) -> ir.Value:
+    moment = value.to_expr()
+    if unit in ("hour", "minute", "second") and moment.type().is_timestamp():
+        length = {"hour": 3600e6, "minute": 60e6, "second": 1e6}[unit]
+        return floored(_micros(moment, engine) / double(length))
+    if unit == "day":
+        return _days(moment, engine)
+    if unit == "week":
+        return floored((_days(moment, engine) + double(3.0)) / double(7.0))
+    date = _calendar(value, engine)
+    year, month = as_double(date.year()), as_double(date.month())
+    months = year * double(12.0) + month - double(1.0)
+    lengths = {"month": 1.0, "quarter": 3.0, "year": 12.0}
+    if unit not in lengths:
+        raise UnlistedError(f"date_diff in units of a {unit}")
+    return floored(months / double(lengths[unit]))
+
+
+# --- casts ----------------------------------------------------------------------------------------
+
+
+def _cast(node: Any, engine: str) -> ir.Value:
+    value, target = node.arg.to_expr(), node.to
+    dtype = value.type()
+    if not node.arg.find(ops.Field):
+        return node.to_expr()  # of a constant: it succeeds or fails whatever the records are
+    if dtype.is_string():
+        return _read(value, target, engine)
+    if target.is_string() and (dtype.is_integer() or engine == "duckdb"):
+        return value.cast(target)
+    if dtype.is_boolean() and target.is_numeric():
+        return ibis.ifelse(value, ibis.literal(1, target), ibis.literal(0, target))
+    if dtype.is_numeric() and target.is_floating():
+        return as_double(value)
+    if dtype.is_integer() and target.is_int64():
+        return value.cast(target)
+    if dtype.is_numeric() and target.is_integer():
+        return _integer(value, target, engine)
+    if dtype.is_temporal() and target.is_date():
+        return _calendar(node.arg, engine)
+    if dtype.is_date() and target.is_timestamp():
+        duckdb = engine == "duckdb"
+        return (
+            _midnight(_days(value, engine)) if duckdb else _calendar(node.arg, engine).cast(target)
+        )
+    if dtype.is_timestamp() and target.is_timestamp() and dtype.timezone == target.timezone:
+        return value
+    if dtype == target or engine == "duckdb":
+        return node.to_expr()
+    raise UnlistedError(f"a cast of {dtype} to {target}")
+
+
+def _integer(value: ir.Value, target: Any, engine: str) -> ir.Value:
+    """The nearest integer of a type, half up; NULL if the type has none."""
+    low, high = max(float(target.bounds.lower), -_WHOLE), min(float(target.bounds.upper), _WHOLE)
+    raised = _number(value, engine) + double(0.5)
+    return floored(within(raised, low, math.nextafter(high + 1.0, 0.0))).cast(target)
+
+
+def _read(text: ir.Value, target: dt.DataType, engine: str) -> ir.Value:
+    """What a text says; NULL if it does not. DuckDB has more forms of dates."""
+    if target.is_string():
+        return text
+    if target.is_integer():
+        return _integer(_read(text, dt.float64, engine), target, engine)
+    if engine == "duckdb":
+        return text.try_cast(target)
+    if target.is_numeric():
+        return ibis.ifelse(text.re_search(_NUMBER), text, ibis.null("string")).cast("float64")
+    if target.is_date():
+        is_date = text.re_search(f"^{_DATE}{_TIME}$")
+        return ibis.ifelse(is_date, text.substr(0, 10), ibis.null("string")).cast("date")
+    if target.is_timestamp():
+        is_time = text.re_search(f"^{_DATE}{_TIME}$")
+        return ibis.ifelse(is_time, text, ibis.null("string")).cast(target)
+    raise UnlistedError(f"a cast of a text to {target}")
+
+
+Form = Callable[[Any, str], ir.Value]
+FORMS: dict[Any, Form] = {
+    ops.Abs: _of_number(lambda x: x.abs()),
+    ops.Add: _arithmetic(lambda a, b: a + b),
+    ops.Cast: _cast,
+    ops.Ceil: _of_number(lambda x: double(0.0) - _floor(double(0.0) - x)),
+    ops.Date: lambda node, engine: _calendar(node.arg, engine),
+    ops.DateDelta: _difference,
+    ops.DateTruncate: _truncated,
+    ops.DayOfWeekIndex: _weekday,
+    ops.Divide: _arithmetic(_quotient),
+    ops.Exp: _of_number(lambda x: within(x, -346.0, 346.0).exp()),
+    ops.ExtractDay: _part(ops.ExtractDay),
+    ops.ExtractHour: _of_day(3600e6, 24.0),
+    ops.ExtractMinute: _of_day(60e6, 60.0),
+    ops.ExtractMonth: _part(ops.ExtractMonth),
+    ops.ExtractQuarter: _part(ops.ExtractQuarter),
+    ops.ExtractYear: _part(ops.ExtractYear),
+    ops.Floor: _of_number(_floor),
+    ops.FloorDivide: _arithmetic(lambda a, b: _floor(_quotient(a, b))),
+    ops.Ln: _of_number(lambda x: within(x, 2.0**-1000, 2.0**1000).ln()),
+    ops.Log10: _of_number(
+        lambda x: call("log10", within(x, 2.0**-1000, 2.0**1000), returns=dt.float64)
+    ),
+    ops.Modulus: _rest,
+    ops.Multiply: _arithmetic(lambda a, b: a * b),
+    ops.Negate: _of_number(lambda x: double(0.0) - x),
+    ops.Round: _rounded,
+    ops.Sqrt: _of_number(lambda x: within(x, 0.0, 2.0**1000).sqrt()),
+    ops.Subtract: _arithmetic(lambda a, b: a - b),
+    ops.TimestampDelta: _difference,
+    ops.TimestampTruncate: _truncated,
+    ops.TryCast: _cast,
+}
+"""The operations that are written anew, each with its form; their arguments are total already."""
+
+CONSTANT: dict[Any, dict[str, range | None]] = {
+    ops.Round: {"digits": range(-_MOST_DIGITS, _MOST_DIGITS + 1)},
+    ops.StrRight: {"nchars": range(2**31)},
+    ops.StringReplace: {"pattern": None, "replacement": None},
+    ops.Substring: {"start": range(2**31), "length": range(2**31)},
+}
+"""Arguments that must be constants, because an engine fails on some values of them."""
+
+
+def finished(value: ir.Value, dtype: dt.DataType) -> ir.Value:
+    """A computed number in the type that it was announced in; NULL if it has none there."""
+    if dtype.is_floating() or dtype.is_decimal():
+        return within(as_double(value), -_FAR, _FAR)
+    if dtype.is_integer() and value.type().is_floating():
+        return whole(value).cast("int64")
+    return value
+
 
 Predicate = Callable[[ir.Table], ir.BooleanValue]
 
@@ -85,14 +396,7 @@ _PATTERNS = (ops.StringSQLILike, ops.StringSQLLike)
 
 
 def of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
-    """Check that a condition looks at one row at a time, and return it in a form that cannot fail.
-
-    Args:
-        where: A function of the table, such as `lambda t: t.year == 2024`.
-
-    Raises:
-        ValueError: if it is not a condition, or uses an operation that is not listed.
-    """
+    """The condition in a form that cannot fail; an error if it looks at more than one row."""
     try:
         (predicate,) = table.bind(where)
         boolean = predicate.type().is_boolean()
@@ -113,11 +417,7 @@ def of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
 
 
 def total_value(value: ir.Value, table: ir.Table, argument: str = "where") -> Any:
-    """Check that a value looks at one row at a time, and return it in a form that cannot fail.
-
-    Raises:
-        ValueError: if it uses an operation that is not listed.
-    """
+    """Check that a value looks at one row at a time, and return it in a form that cannot fail."""
     engine = backend_name(table)
     dtype, computed = value.type(), not isinstance(value.op(), ops.Field)
     try:

@@ -11,9 +11,10 @@ translated to an ibis expression, operation by operation, which is then checked 
 | = == <> != < <= > >= and or not | comparisons, conditions |
 | between … and …, in (…), is null, like, ilike | with `not` as well |
 | + - * / // %, x ** 2 | arithmetic, in doubles; powers to 6; d - e of dates: days |
-| abs, floor, ceil, round, ln, exp, sqrt, least, greatest, clip(x, low, high) | of numbers |
+| abs, sign, floor, ceil, round, ln, log10, exp, sqrt, least, greatest, clip(x, low, high) | |
 | case when … then … else … end, if, coalesce, nullif | |
-| lower, upper, trim, ltrim, rtrim, length, substr, left, right, replace, \|\| | of texts |
+| lower, upper, trim, ltrim, rtrim, length, substr, left, right, replace, \|\|, concat | of texts |
+| starts_with, ends_with, contains | of texts |
 | year, quarter, month, day, dayofweek, hour, minute, extract(year from d), date_part | of dates |
 | date_trunc('month', d), date_diff('day', d, e) | the first day; the days from d to e |
 | cast(x as double), x::date, try_cast | conversion; what is none is NULL |
@@ -23,9 +24,11 @@ is used as a number or a date is read as one: in a CSV file all columns are text
 """
 
 import datetime
+import functools
 import itertools
+import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
@@ -54,9 +57,9 @@ _TYPES = {
 }
 _LIST = (
     "comparisons, and, or, not, between, in, is null, like, + - * / // % **, case, if, coalesce, "
-    "nullif, cast, abs, floor, ceil, round, ln, exp, sqrt, least, greatest, clip, lower, upper, "
-    "trim, length, substr, left, right, replace, ||, year, quarter, month, day, dayofweek, hour, "
-    "minute, extract, date_trunc, date_diff"
+    "nullif, cast, abs, sign, floor, ceil, round, ln, log10, exp, sqrt, least, greatest, clip, "
+    "lower, upper, trim, length, substr, left, right, replace, ||, concat, starts_with, "
+    "year, quarter, month, day, dayofweek, hour, minute, extract, date_trunc, date_diff"
 )
 _COMPARED: dict[type, Callable[[Any, Any], Any]] = {
     sql.EQ: lambda a, b: a == b,
@@ -95,10 +98,13 @@ _CALLED: dict[type, tuple[tuple[str, ...], Callable[..., Any]]] = {
     sql.Paren: (("this",), lambda a: a),
     sql.Abs: (("this",), lambda a: _numeric(a).abs()),
     sql.Ceil: (("this",), lambda a: _numeric(a).ceil()),
+    sql.Concat: (("expressions", "safe", "coalesce"), lambda *some: _concatenated(some)),
+    sql.Contains: (("this", "expression"), lambda a, b: a.contains(b)),
     sql.Coalesce: (("this", "expressions"), lambda *some: ibis.coalesce(*some)),
     sql.Day: (("this",), _PARTS["day"]),
     sql.DayOfWeek: (("this",), _PARTS["dayofweek"]),
     sql.DPipe: (("this", "expression", "safe"), lambda a, b: a + b),
+    sql.EndsWith: (("this", "expression"), lambda a, b: a.endswith(b)),
     sql.Exp: (("this",), lambda a: _numeric(a).exp()),
     sql.Floor: (("this",), lambda a: _numeric(a).floor()),
     sql.Greatest: (("this", "expressions", "ignore_nulls"), lambda *some: ibis.greatest(*some)),
@@ -108,6 +114,7 @@ _CALLED: dict[type, tuple[tuple[str, ...], Callable[..., Any]]] = {
     sql.Left: (("this", "expression"), lambda a, n: a.substr(0, _constant(n))),
     sql.Length: (("this",), lambda a: a.length()),
     sql.Ln: (("this",), lambda a: _numeric(a).ln()),
+    sql.Log: (("this", "expression"), lambda *some: _log10(*some)),
     sql.Lower: (("this",), lambda a: a.lower()),
     sql.Minute: (("this",), _PARTS["minute"]),
     sql.Month: (("this",), _PARTS["month"]),
@@ -117,7 +124,9 @@ _CALLED: dict[type, tuple[tuple[str, ...], Callable[..., Any]]] = {
     sql.Replace: (("this", "expression", "replacement"), lambda a, b, c: a.replace(b, c)),
     sql.Right: (("this", "expression"), lambda a, n: a.right(_constant(n))),
     sql.Round: (("this", "decimals"), lambda a, n=0: _numeric(a).round(_constant(n))),
+    sql.Sign: (("this",), lambda a: _sign(_numeric(a))),
     sql.Sqrt: (("this",), lambda a: _numeric(a).sqrt()),
+    sql.StartsWith: (("this", "expression"), lambda a, b: a.startswith(b)),
     sql.Substring: (
         ("this", "start", "length"),
         lambda a, start, n=2**31 - 1: a.substr(_constant(start) - 1, _constant(n)),
@@ -178,11 +187,7 @@ class Expression(str):
 
 
 def parsed(text: str, argument: str = "where") -> Expression:
-    """The expression that a text is.
-
-    Raises:
-        ArgumentError: if it cannot be parsed.
-    """
+    """The expression that a text is."""
     if isinstance(text, Expression):
         return text
     try:
@@ -201,9 +206,6 @@ def parse_condition(text: str) -> Predicate:
 
     Only the syntax is checked here. Names and types are checked when the condition is applied to
     a table; both before anything is charged or read.
-
-    Raises:
-        ArgumentError: if the text is not a condition; the message says what is allowed.
     """
     value = parse_value(text)
 
@@ -217,15 +219,7 @@ def parse_condition(text: str) -> Predicate:
 
 
 def parse_value(text: str, argument: str = "where") -> Callable[[ir.Table], Any]:
-    """Return the value that a text says of one row, as a function of the table.
-
-    Args:
-        text: The text.
-        argument: The argument that it was given for, which errors name.
-
-    Raises:
-        ArgumentError: see `parse_condition`.
-    """
+    """Return the value that a text says of one row, as a function of the table."""
     tree = parsed(text, argument).tree
     for node in tree.walk():
         used = {name for name, value in node.args.items() if value}
@@ -415,6 +409,23 @@ def _constant(value: Any) -> Any:
 
 def _numeric(value: ir.Value) -> ir.Value:
     return _read_as(value, dt.float64)
+
+
+def _concatenated(texts: Iterable[ir.Value]) -> ir.Value:
+    """Texts one after another; NULL is none."""
+    return functools.reduce(operator.add, (ibis.coalesce(each, "") for each in texts))
+
+
+def _log10(*given: ir.Value) -> ir.Value:
+    """The decimal logarithm, of log(x) and log10(x), which is parsed as log(10, x)."""
+    *base, value = given
+    if base and _constant(*base) != 10:
+        raise ValueError
+    return _numeric(value).log10()
+
+
+def _sign(number: ir.Value) -> ir.Value:
+    return ibis.cases((number < 0, -1), (number > 0, 1), (number == 0, 0))
 
 
 def _power(value: ir.Value, exponent: Any) -> ir.Value:

@@ -61,11 +61,7 @@ class GroupKey:
         return NO_DATE if stored == UNREAD else self.scale.value(float(stored))
 
     def stored(self, group: Hashable) -> PublicValue:
-        """A public group as it is stored.
-
-        Raises:
-            ArgumentError: if it is not of the type of the column.
-        """
+        """A public group as it is stored."""
         if self.scale is None:
             return typed(group, self.dtype, "groups")
         if self.unread and group == NO_DATE:
@@ -98,11 +94,7 @@ class GroupKey:
 
 
 def public_groups(groups: Any, by: str | Sequence[str], keys: Sequence[GroupKey]) -> list[Hashable]:
-    """The groups of a public list, or of one list for each column: all their combinations.
-
-    Raises:
-        ArgumentError: if the list is missing, empty or repeats a group.
-    """
+    """The groups of a public list, or of one list for each column: all their combinations."""
     names = [by] if isinstance(by, str) else list(by)
     if groups is None:
         raise ArgumentError(
@@ -156,13 +148,7 @@ def scale_of_periods(unit: str, *, zoned: bool = False) -> Scale:
 
 
 def starts(numbers: ir.Value, scale: Scale, unit: str) -> ir.Value:
-    """The first moments of the periods of dates or times; NULL for those that are infinite.
-
-    Args:
-        numbers: Dates or times, in units of their scale.
-        scale: Their scale.
-        unit: The period.
-    """
+    """The first moments of the periods of dates or times; NULL for those that are infinite."""
     near = numbers.abs() < double(_FARTHEST)
     finite = ibis.ifelse(near, numbers, ibis.null("float64"))
     return _start(finite, scale, unit, double, floored)
@@ -172,9 +158,6 @@ def start_of(value: Any, unit: str, scale: Scale) -> float:
     """The first moment of the period that a public date or time lies in, as a number.
 
     A month may be given as "2024-05", and a year as "2024".
-
-    Raises:
-        ArgumentError: if it is no date or time.
     """
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str):

@@ -6,7 +6,7 @@ around the ranks. A count over all rows gives the ranks that the bracket holds, 
 groups the rows inside by value. The sample affects only the amount of work: the answer is exact
 whatever sample is drawn. The sample is drawn once per column, and the last windows are cached:
 
-| statistic of more than `FEW` records | queries, each a pass over the column |
+| statistic of many records (`FEW`, `FEW_READ`) | queries, each a pass over the column |
 | --- | --- |
 | quantile | count, sample, count below, window: 4 |
 | interquartile range | count, sample, and twice count below, window: 6 |
@@ -14,14 +14,14 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | mode of numbers, or of a public list of up to 200 categories | 1 |
 | mode of any categories | 1, and 1 more after the test has passed |
 | sum, mean, variance, description, histogram | half-octaves, points, sums or counts: 3 |
-| covariance and its kin | the same: 3 in DuckDB, 5 or 6 elsewhere (`column_queries`) |
+| covariance and its kin | the same: 3 in DuckDB, 5 or 6 elsewhere (`queries`) |
 | sum or mean, where a released number of records is too small for bounds | sizes, values: 2 |
 | all of them with bounds, proportion | 1 |
-| any of these, of up to 200 groups | as many, of all groups at once (`column_queries`) |
+| any of these, of up to 200 groups | as many, of all groups at once (`queries`) |
 
 DuckDB hands the rows of sums, points and windows of few records over once if they are kept
-(`column_queries.MOST_KEPT`). With up to `FEW` records, and of rows that are kept, there is no
-sample and no count below. A mode of numbers fetches every point of the lattice that holds nearly as
+(`queries.MOST_KEPT`). With few records, and of rows that are kept, there is no sample and no
+count below. A mode of numbers fetches every point of the lattice that holds nearly as
 many records as the fullest: few points if values repeat, all points if hardly any value does. All
 other answers have at most the rows of a window, or `QUANTILES` rows.
 """
@@ -40,12 +40,17 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._validate import ArgumentError
-from prudent.release.columns.column import Contribution, Leaders, fullest, ranked
-from prudent.release.columns.dialects import PublicValue, encoding, image, limb_bits, typed
-from prudent.release.columns.pool import ask
-from prudent.release.columns.scales import NUMBER, Scale
-from prudent.release.columns.sql import queries
-from prudent.release.columns.sql.column_queries import (
+from prudent.release.columns import queries
+from prudent.release.columns.column import Contribution, Leaders, ask, fullest, ranked
+from prudent.release.columns.dialects import (
+    PublicValue,
+    backend_name,
+    encoding,
+    image,
+    limb_bits,
+    typed,
+)
+from prudent.release.columns.queries import (
     ColumnQuery,
     Question,
     Reader,
@@ -53,6 +58,7 @@ from prudent.release.columns.sql.column_queries import (
     answer,
     keys_of,
 )
+from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.failures import redact_errors
 from prudent.release.lattice import (
     PLACES,
@@ -73,7 +79,10 @@ SAMPLE = 2**18
 """Rows sampled to suggest a bracket: their quantiles err by at most 0.5 % of the ranks."""
 
 FEW = 2**18
-"""The number of rows up to which the engine groups and sorts without narrowing."""
+"""The number of rows up to which an engine groups and sorts without narrowing."""
+
+FEW_READ = 2**20
+"""The same of rows that DuckDB hands over: to select ranks takes less time than a sample."""
 
 _SLACK = 5 * 0.5 / math.sqrt(SAMPLE)  # five standard deviations of a sample quantile's rank
 _AT_ONCE = 200  # counts per query
@@ -94,20 +103,7 @@ class TableColumn:
         size: Callable[[], int] | None = None,
         owner: object = None,
     ) -> None:
-        """Wrap a table whose column `value` has a value in every row.
-
-        Args:
-            rows: The table. Strings are stored as bytes; see
-                `prudent.release.columns.dialects.exact`.
-            dtype: The type in which values are displayed; None means their type in `rows`.
-            scale: The unit of the numbers, if they are numbers.
-            contribution: What one unit contributes; None means that every row is a unit.
-            share: Which rows of a table that has other columns as well, or that the engine keeps;
-                None if it is this table.
-            size: Returns the number of values, where one query counts those of all groups; None
-                if it is asked for.
-            owner: An object to keep alive as long as this column, such as the open source.
-        """
+        """Wrap a table whose column `value` has a value in every row."""
         self.rows = rows
         self.dtype = rows.value.type() if dtype is None else dtype
         self.scale = scale
@@ -202,11 +198,10 @@ class TableColumn:
         low = least if low < least - half else low
         high = largest if high >= largest + half else high
         middle = (first + last) // 2 if squared else 0
-        given = {"middle": float(middle)} if squared else {}
         # The ends of a sum may be records of private ranks; those of its lattice never are.
         ends = (first, last) if squared else (lattice.low, lattice.high)
         farthest = max(middle - ends[0], ends[1] - middle, 1)
-        given |= {"low": float(low), "high": float(high)} | queries.scaling(lattice)
+        given: dict[str, Any] = {"low": float(low), "high": float(high)} | queries.scaling(lattice)
         bits = limb_bits(self.rows, factors=2 if squared else 1)
 
         def block(values: FloatArray, *_: FloatArray) -> npt.NDArray[np.object_]:
@@ -226,8 +221,8 @@ class TableColumn:
             squares = about(-middle, count=count, total=total, squares=squares) if squared else 0
             return np.array([count, below, inside, total + count * middle, squares], object)
 
-        question = queries.clipped_squares if squared else queries.clipped_sums
-        found = self._ask(question, decode, Reader(block), farthest=farthest, **given)
+        given |= {"middle": float(middle), "squared": True} if squared else {}
+        found = self._ask(queries.clipped_sums, decode, Reader(block), farthest=farthest, **given)
         count, below, inside, total, squares = found.tolist()
         self._count = count
         self._below = {low: below}
@@ -304,9 +299,6 @@ class TableColumn:
 
         A column of texts takes numbers by their text: one text among the integers of a pandas frame
         makes all of them texts.
-
-        Raises:
-            ArgumentError: if one is not of the type of the column, or two are the same.
         """
         found = self.typed(categories)
         if len(set(found)) < len(found) or not (
@@ -332,7 +324,9 @@ class TableColumn:
     @property
     def _few(self) -> bool:
         """Whether ranks are found without narrowing: rows that are kept are read soon."""
-        return self.count() <= FEW or self.share.memory.holds(self.share)
+        alone = backend_name(self.rows) == "duckdb" and not self.share.member  # not of 200 groups
+        few = FEW_READ if alone else FEW
+        return self.count() <= few or self.share.memory.holds(self.share)
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""
@@ -386,14 +380,7 @@ def _arrays(found: dict[str, list[Any]], *, by: str) -> dict[str, npt.NDArray[An
 
 
 def joined(found: dict[str, int], kind: str, bits: int, *, squares: bool = False) -> int:
-    """The number of which an answer has the limbs, or the products of limbs, of one kind.
-
-    Args:
-        found: Sums by names: a kind, and the places of the limbs that were multiplied.
-        kind: The kind of the limbs.
-        bits: The number of bits of a limb.
-        squares: Whether limbs of one number were multiplied, each pair of different ones once.
-    """
+    """The number of which an answer has the limbs, or the products of limbs, of one kind."""
     total = 0
     for name, value in found.items():
         own, *places = name.split("_")
