@@ -17,11 +17,10 @@ from prudent.release.ptr.margins import (
     RobustValue,
     check_margin,
     interquartile_range,
-    lattice_mode,
     quantile,
 )
 from prudent.release.ptr.trimmed import trimmed_mean as measured_mean
-from prudent.release.statistics import iqr, median, mode, trimmed_mean
+from prudent.release.statistics import iqr, median, trimmed_mean
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 TAU, CAP = 2, 5
@@ -42,7 +41,6 @@ def a_mean(trim: int) -> Measure:
 MEASURES = {
     **{f"{p}-quantile": a_quantile(p) for p in ("1/2", "1/4", "9/10", "1")},
     "iqr": interquartile_range,
-    "mode": lattice_mode,
     "mean": a_mean(0),
     "trimmed mean": a_mean(2),
 }
@@ -92,7 +90,6 @@ STATISTICS = {
     "median": median,
     "iqr": iqr,
     "trimmed mean": functools.partial(trimmed_mean, trim=200),
-    "mode": lambda data, **options: mode(data - data % 50_000, **options),
 }
 
 

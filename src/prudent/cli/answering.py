@@ -237,9 +237,7 @@ def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., N
     return add
 
 
-def answer(
-    request: Request, statistic: str, *, draw: Callable[[Any], None] | None = None, **own: Any
-) -> None:
+def answer(request: Request, statistic: str, **own: Any) -> None:
     """Release, print what came of it, and end with the exit status that says so."""
     from prudent import release
 
@@ -251,12 +249,10 @@ def answer(
     for name in given.keys() - inspect.signature(ask).parameters:  # such as bounds for a count
         title = ask.__name__.replace("_", " ")
         raise ArgumentError(name, f"none for a {title}", got=given[name])
-    ask_and_print(request, functools.partial(ask, **given), draw)
+    ask_and_print(request, functools.partial(ask, **given))
 
 
-def ask_and_print(
-    request: Request, ask: Callable[..., Any], draw: Callable[[Any], None] | None = None
-) -> None:
+def ask_and_print(request: Request, ask: Callable[..., Any]) -> None:
     """Ask, print what came of it, and end with the exit status that says so."""
     if request.as_json and request.as_csv:
         raise ArgumentError("csv", "without --json", shown="both")
@@ -284,8 +280,6 @@ def ask_and_print(
 
         rows = pyarrow.Table.from_pylist(records_of(outcome))
         pyarrow.parquet.write_table(rows, request.parquet)
-    if draw is not None:
-        draw(outcome)  # after the answer, which is paid for, is out
     if request.ledger is None:
         note("No --ledger: not charged to any budget.")
     outcomes = outcome.values() if isinstance(outcome, dict) else [outcome]

@@ -42,8 +42,8 @@ CHOSEN = ("epsilon", "delta", "bounds", "receipt", "dry_run")
 OF_PAIRS = (*CLIPPED[:3], "other_bounds", *CLIPPED[3:])
 SEVERAL = ("epsilon", "delta", "distribution", "confidence", "receipt", "dry_run")
 TESTED = (
-    *("epsilon", "delta", "propose", "bounds", "fallback", "distribution", "test", "failure"),
-    *("certify", "confidence", "receipt", "dry_run"),
+    *("epsilon", "delta", "propose", "bounds", "fallback", "distribution", "certify"),
+    *("confidence", "receipt", "dry_run"),
 )
 
 _OF_TABLE = (
@@ -212,15 +212,11 @@ def median() -> Asked:
         propose: The proposal τ: how far one record may move the median, in the unit of the data.
             It is tested, and `delta` pays for the test. None: the median is chosen by the
             exponential mechanism, which needs no proposal, no bounds and no δ, and never refuses.
-            With groups, a dictionary with a proposal for each is accepted as well.
         bounds: Public bounds (low, high) on the data, or None. Values outside are clipped to them.
         fallback: Whether a failed test releases the statistic with noise calibrated to `bounds`
             instead of refusing.
         distribution: Distribution of the noise added to a number: Laplace, or Gaussian when very
             many releases share a budget. Gaussian noise needs `delta`.
-        test: A discrete test of the margin; None selects the one with the smaller error.
-        failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
-            delta/2.
         certify: A tolerance, in the unit of the data: a fifth of ε then buys a proof of how many
             records must be added or removed before the statistic is further than that from the
             released value; see `Released.withstands`.
@@ -276,17 +272,6 @@ def quantiles(*, ps: Sequence[Any]) -> Asked:
 def iqr() -> Asked:
     """Release the interquartile range Q(3/4) - Q(1/4)."""
     return ranks.Range()
-
-
-@declared(*CHOSEN, returns=Outcome)
-def search_quantile(*, p: Any = 0.5, proposals: Sequence[Any]) -> Asked:
-    """Release a quantile at the smallest proposal that passes its test; see `ProposalSearch`.
-
-    Args:
-        p: The probability, in (0, 1]; see `quantile`.
-        proposals: A public list of proposals.
-    """
-    return tested.SearchedQuantile(margins.rational(p), proposals)
 
 
 @declared("epsilon", "delta", "confidence", "receipt", "dry_run")
@@ -444,29 +429,18 @@ def weighted_mean(*, largest_weight: float | None = None) -> Asked:
     return pairs.Pairs("weighted"), {"other_bounds": bounds}
 
 
-@declared(*TESTED, need=2.0, returns=Outcome)
-def mode(
-    *,
-    categories: Sequence[Hashable] | None = None,
-    propose: Any = None,
-    bounds: tuple[Any, Any] | None = None,
-    fallback: bool = False,
-) -> Asked:
-    """Release the most frequent value.
+@declared(
+    "epsilon", "delta", "certify", "confidence", "receipt", "dry_run", need=2.0, returns=Outcome
+)
+def mode(*, categories: Sequence[Hashable] | None = None) -> Asked:
+    """Release the most frequent value, without noise, or refuse.
 
     Args:
         categories: The public list of possible categories; records with any other value are
             ignored. None: any category is possible.
-        propose: For numbers: the proposal τ, how far one record may move the mode; noise is added.
-            None: the most frequent category is released without noise, or refused.
-        certify: As for `median`; True for categories, which have no tolerance.
+        certify: True: a proof of how many records must change before another value is the most
+            frequent; see `median`.
     """
-    if propose is not None:
-        if categories is not None:
-            raise ValueError("Expected categories or propose, got both. Numbers have no list.")
-        return tested.ModeOfNumbers()
-    if bounds is not None or fallback:
-        raise ValueError("Expected no bounds and no fallback for the mode of categories, got some.")
     return tested.Mode(categories)
 
 

@@ -1,11 +1,9 @@
 """What a release returns: a value that may be published, or a refusal."""
 
-import datetime
 import html
 import math
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -22,7 +20,6 @@ TOO_FEW = "too few records for this ε"
 """Why a number has no interval, or is not shown at all."""
 
 _NO_INTERVAL = "no interval"  # of a number that too few records are behind
-_MANY_LABELS = 6  # of a picture: so many are written without turning them
 
 
 class Branch(_validate.Choice):
@@ -501,26 +498,11 @@ class Groups(dict[Hashable, T]):
             return self.lines()
         return [*aligned(self._labelled(), self._confidence), *notes_of(outcomes)] or [NO_GROUPS]
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Draw the values with their intervals, one for each group; dates along a line.
-
-        Args:
-            path: The file to write, SVG or PNG by its name; None only returns the figure, which a
-                notebook shows.
-        """
-        figure = _drawn(self._rows(), self.names, self._confidence)
-        if path is not None:
-            figure.savefig(path)
-        return figure
-
     @property
     def _confidence(self) -> float:
         """The least with which an interval of a group holds."""
         shown = [getattr(each, "shown_confidence", None) for each in self.values()]
         return min((each for each in shown if each is not None), default=0.95)
-
-    def _rows(self) -> list["LabelledRow"]:
-        return [(self.labels(group), _row(outcome)) for group, outcome in self.items()]
 
     def lines(self) -> list[str]:
         """The outcomes in words, each with its group."""
@@ -545,38 +527,6 @@ class Groups(dict[Hashable, T]):
             for group, outcome in self.items()
             for part, row in rows_of(outcome)
         ]
-
-
-def _drawn(rows: Sequence["LabelledRow"], names: Sequence[str], confidence: float) -> Any:
-    """Draw one value for each row, with its interval; of a category there is none to draw."""
-    from matplotlib.figure import Figure  # a heavy import, for pictures only
-
-    known = [(labels, row) for labels, row in rows if isinstance(row["value"], int | float)]
-    values = [float(row["value"]) for _, row in known]
-    below = [_off(value, row["low"]) for value, (_, row) in zip(values, known, strict=True)]
-    above = [_off(value, row["high"]) for value, (_, row) in zip(values, known, strict=True)]
-    moments = [labels[names[0]] for labels, _ in known]
-    in_time = len(names) == 1 and all(isinstance(each, datetime.date) for each in moments)
-    places: Sequence[Any] = moments if in_time else range(len(known))
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.errorbar(
-        places,
-        values,
-        yerr=[below, above],
-        fmt="o-" if in_time else "o",
-        color="#1f6f8b",
-        ecolor="#b0b0b0",
-    )
-    if not in_time:
-        titles = [", ".join(str(labels[name]) for name in names) for labels, _ in known]
-        axes.set_xticks(list(places), titles, rotation=30 if len(titles) > _MANY_LABELS else 0)
-    axes.set(xlabel=", ".join(names), ylabel=f"value (bars: {percent(confidence)} intervals)")
-    return figure
-
-
-def _off(value: float, end: Any) -> float:
-    return 0.0 if end is None else abs(value - float(end))
 
 
 def group_title(group: Hashable) -> str:

@@ -24,7 +24,6 @@ import numpy as np
 
 from prudent import _extras, _validate
 from prudent._rounding import rounded_up
-from prudent.accounting import MarginTest
 from prudent.accounting._numeric import float_above, float_share
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
@@ -71,8 +70,6 @@ class Request:
     other_bounds: tuple[Any, Any] | None = None
     fallback: bool = False
     distribution: Distribution = Distribution.LAPLACE
-    test: MarginTest | None = None
-    failure: float | None = None
     certify: Any = None
     confidence: float = 0.95
     unit: str | None = None
@@ -319,7 +316,7 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
 
 _FACTS = (
     *("column", "other", "where", "per_unit", "bounds", "other_bounds", "propose", "fallback"),
-    *("distribution", "test", "failure", "certify", "confidence", "delta", "read_as"),
+    *("distribution", "certify", "confidence", "delta", "read_as"),
 )
 
 
@@ -367,7 +364,6 @@ def open_records(request: Request, kind: Kind) -> Any:
     """
     data, column = request.data, request.column
     table = request.in_table()
-    per_group = isinstance(request.propose, Mapping)
     if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
         read_as = None if isinstance(data, Column) else table.pop("read_as", None)
         if table:
@@ -379,9 +375,8 @@ def open_records(request: Request, kind: Kind) -> Any:
             opened: Any = data.checked(kind)
         else:
             opened = data if isinstance(data, Column) else ArrayColumn.of(data, kind, read_as)
-        if not per_group:
-            return {None: opened}
-    if request.by is None and (request.groups is not None or per_group):
+        return {None: opened}
+    if request.by is None and request.groups is not None:
         raise _validate.ArgumentError(
             "by", "the name of the column that says which group a row is in", shown="nothing"
         )
@@ -393,8 +388,7 @@ def open_records(request: Request, kind: Kind) -> Any:
         return opening.open_private_groups(data, column, kind=kind, **table)
     if request.by is None:
         return {None: opening.open_column(data, column, kind=kind, **table)}
-    groups = list(request.propose) if per_group and request.groups is None else request.groups
-    return opening.open_groups(data, column, kind=kind, **{**table, "groups": groups})
+    return opening.open_groups(data, column, kind=kind, **{"groups": None, **table})
 
 
 @attrs.frozen(eq=False, repr=False)  # its text would quote records
@@ -405,8 +399,6 @@ class PricedPart:
     records: Any  # its opened records, of all groups
     preview: Preview  # the price that is shown with its outcomes
     release: Priced  # the release of one group
-    # Those of groups that have one of their own.
-    own: Mapping[Hashable, Priced] = attrs.field(factory=dict)
     fold: int = 1  # how many groups a unit may be in
 
     def answer(self, kept: Any, noise: Noise) -> dict[Hashable, Any]:
@@ -422,11 +414,10 @@ class PricedPart:
         pool = cast(Column, Pool(list(columns.values()), self.fold))
         shared = attrs.evolve(self.release, preview=self.preview)
         shared = redact_errors(self.statistic.prepare, shared, pool, noise)
-        tasks = []
-        for group, column in columns.items():
-            own = self.own.get(group)
-            priced = shared if own is None else attrs.evolve(own, preview=self.preview)
-            tasks.append(functools.partial(_answer, self.statistic, priced, column, noise))
+        tasks = [
+            functools.partial(_answer, self.statistic, shared, column, noise)
+            for column in columns.values()
+        ]
         outcomes = redact_errors(self.statistic.finish, shared, pool, together(tasks), noise)
         return dict(zip(columns, outcomes, strict=True))
 
@@ -536,28 +527,9 @@ def _sum_rounded_up(deltas: Sequence[float]) -> float:
 
 
 def _price(statistic: Statistic, request: Request, opened: Any) -> PricedPart:
-    """The price of one part; a proposal for each group gives each a release of its own."""
-    own: dict[Hashable, Priced] = {}
-    if not isinstance(request.propose, Mapping):
-        records = opened.whole() if request.private_groups else next(iter(opened.values()))
-        first = price(statistic, request, records)
-    elif request.private_groups:
-        raise _validate.ArgumentError("propose", "one for all private groups", shown="several")
-    else:
-        proposals = request.propose
-        if missing := [group for group in opened if group not in proposals]:
-            raise _validate.ArgumentError(
-                "propose", "one for each group", shown=f"none for {missing[0]!r}"
-            )
-        own = {
-            group: price(statistic, attrs.evolve(request, propose=proposals[group]), records)
-            for group, records in opened.items()
-        }
-        first, *others = own.values()
-        if any(each.preview.event != first.preview.event for each in others):
-            raise ValueError(
-                "Expected proposals that cost the same, got groups of different events."
-            )
+    """The price of one part, of a unit in all its groups."""
+    records = opened.whole() if request.private_groups else next(iter(opened.values()))
+    first = price(statistic, request, records)
     preview, fold = first.preview, request.fold
     if fold > 1:
         preview = attrs.evolve(
@@ -566,7 +538,7 @@ def _price(statistic: Statistic, request: Request, opened: Any) -> PricedPart:
             delta=_sum_rounded_up([preview.delta] * fold),
             event=preview.event if first.of_all_groups else repeated(preview.event, fold),
         )
-    return PricedPart(statistic, opened, preview, first, own, fold)
+    return PricedPart(statistic, opened, preview, first, fold)
 
 
 def price(statistic: Statistic, request: Request, records: Column) -> Priced:

@@ -123,16 +123,6 @@ def test_round_edges_are_near_the_values(ends: tuple[float, float], whole: bool)
         assert edge == int(edge) or not whole
 
 
-@pytest.mark.unhurried
-def test_a_picture_is_a_file(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    found = histogram(SAMPLE, epsilon=1.0)
-    found.plot(tmp_path / "bins.svg")
-    found.plot(tmp_path / "cdf.png", cumulative=True)
-    assert (tmp_path / "bins.svg").read_bytes().startswith(b"<?xml")
-    assert (tmp_path / "cdf.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_it_is_shown_in_text_json_and_html() -> None:
     found = histogram(SAMPLE, edges=[80, 100, 120], epsilon=1.0)
     assert any("80 to 100" in line for line in found.lines())

@@ -71,8 +71,6 @@ class ProposeTestReleaseMechanism:
             means the distance between the bounds.
         fallback_noise_multiplier: Noise scale of the fallback, divided by its GS. Infinite: the
             mechanism refuses instead of falling back.
-        monotone: Whether adding a record can only lower the margin, so that the branch reveals
-            less.
     """
 
     propose: float = attrs.field(validator=by(_validate.non_negative))
@@ -89,7 +87,6 @@ class ProposeTestReleaseMechanism:
     fallback_noise_multiplier: float = attrs.field(
         default=math.inf, validator=by(_validate.positive_or_infinite)
     )
-    monotone: bool = attrs.field(default=False, validator=by(_validate.flag))
 
     def __attrs_post_init__(self) -> None:
         if self.falls_back and not self.propose:
@@ -141,9 +138,7 @@ class ProposeTestReleaseMechanism:
         bounds: tuple[float, float] | None = None,
         fallback_sensitivity: float | None = None,
         fallback: bool = False,
-        monotone: bool = False,
         distribution: Distribution = Distribution.LAPLACE,
-        test: MarginTest | None = None,
         failure: float | None = None,
     ) -> "ProposeTestReleaseMechanism":
         """Return the mechanism with the least noise of which one run is (epsilon, delta)-DP.
@@ -157,20 +152,14 @@ class ProposeTestReleaseMechanism:
             fallback_sensitivity: Global sensitivity of the fallback; None means the distance
                 between the bounds.
             fallback: Whether a failed test releases the statistic with noise for `bounds`.
-            monotone: Whether adding a record can only lower the margin.
-            distribution: Distribution of the noise of the value.
-            test: A discrete test; None selects the one with the smaller error.
+            distribution: Distribution of the noise of the value, and of the test.
             failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
                 delta/2.
 
         Guarantee:
-            The event of the mechanism costs at most (epsilon, delta). With Laplace noise and no
-            given test this is a theorem, whose condition is `failure <= delta`. Otherwise the noise
-            was solved so that the accountant's ε of the event, `failure` included, meets the
-            target.
-
-        Raises:
-            UnreachableTargetError: If the given test alone costs more than (epsilon, delta).
+            The event of the mechanism costs at most (epsilon, delta). With Laplace noise this is a
+            theorem, whose condition is `failure <= delta`. With Gaussian noise it was solved so
+            that the accountant's ε of the event, `failure` included, meets the target.
         """
         _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
         _validate.small_delta(1e-18, ends="[)", delta=delta)
@@ -194,10 +183,9 @@ class ProposeTestReleaseMechanism:
             bounds=bounds,
             fallback_sensitivity=fallback_sensitivity,
             fallback_noise_multiplier=1.0 if _validate.flag(fallback=fallback) else math.inf,
-            monotone=_validate.flag(monotone=monotone),
             distribution=distribution,
         )
-        if test is None and distribution is Distribution.LAPLACE:
+        if distribution is Distribution.LAPLACE:
             # Half of ε for the test and half for the value minimises noise × threshold. Nothing
             # needs to be solved. Either the data are sensitive, and all that can happen is an
             # accident of probability `failure` <= δ; or the test and the value are ε/2-DP each, so
@@ -205,9 +193,7 @@ class ProposeTestReleaseMechanism:
             scale = math.nextafter((2 if propose else 1) / epsilon, math.inf)
             return _noisier(attrs.evolve(unscaled, test=DiscreteLaplaceTest(scale)), scale)
         target = epsilon * (1 - SLACK), delta * (1 - SLACK)
-        tests = _tests(*target) if test is None else (test,)
-        found = (_with_noise(attrs.evolve(unscaled, test=each), *target) for each in tests)
-        return min(found, key=_expected_error)
+        return _with_noise(attrs.evolve(unscaled, test=_gaussian_test(*target)), *target)
 
     @property
     def falls_back(self) -> bool:
@@ -261,8 +247,9 @@ class ProposeTestReleaseMechanism:
         return dp.ComposedDpEvent([test, DiscreteLaplaceDpEvent(1 / weaker, 1)])
 
     def _test_event(self, fallback: float, robust: float) -> ProposeTestReleaseDpEvent:
-        reveals = Reveals.MONOTONE_BRANCH if self.monotone else Reveals.BRANCH
-        return ProposeTestReleaseDpEvent(fallback, 0.0, self.test, self.failure, robust, reveals)
+        return ProposeTestReleaseDpEvent(
+            fallback, 0.0, self.test, self.failure, robust, Reveals.BRANCH
+        )
 
     def release(
         self,
@@ -369,37 +356,24 @@ def on_lattice(
     return measure
 
 
-_TEST_SHARES = {DiscreteLaplaceTest: 0.5, DiscreteGaussianTest: 0.7}
+_TEST_SHARE = 0.7
 """Fraction of ε spent on the test with Gaussian noise; nearly optimal for ε from 0.1 to 5."""
 
-_CERTAIN = 2.0  # a margin this many standard deviations above the threshold passes reliably
 _SMALLEST_EPSILON = 1e-3
 _NOISE = Search(safe=1e6, unsafe=1e-2, guess=10.0)
 
 
-def _expected_error(mechanism: ProposeTestReleaseMechanism) -> float:
-    """A number proportional to the noise at the least proposal that passes the test reliably.
-
-    That proposal grows with the margin that the test requires.
-    """
-    spread = mechanism.test.scale * _CERTAIN
-    if isinstance(mechanism.test, DiscreteLaplaceTest):
-        spread *= math.sqrt(2)
-    return mechanism.robust_noise_multiplier * (mechanism.threshold + spread)
-
-
 @functools.lru_cache(maxsize=256)
-def _tests(epsilon: float, delta: float) -> tuple[MarginTest, ...]:
-    """Return one test of each kind, each within its fraction of ε on its own."""
+def _gaussian_test(epsilon: float, delta: float) -> DiscreteGaussianTest:
+    """The test that on its own costs its fraction of ε."""
     scale = solve(
         GaussianTest,
         Search(safe=1e4, unsafe=1e-2, guess=5 / epsilon),
-        epsilon=_TEST_SHARES[DiscreteGaussianTest] * epsilon,
+        epsilon=_TEST_SHARE * epsilon,
         delta=delta,
         name="scale",
     )
-    laplace = DiscreteLaplaceTest(1 / (_TEST_SHARES[DiscreteLaplaceTest] * epsilon))
-    return laplace, DiscreteGaussianTest(min(scale, DiscreteGaussianTest.largest_scale))
+    return DiscreteGaussianTest(min(scale, DiscreteGaussianTest.largest_scale))
 
 
 def _with_noise(
@@ -428,30 +402,27 @@ def _noisier(
 def _least_multiplier(
     mechanism: ProposeTestReleaseMechanism, epsilon: float, delta: float
 ) -> float:
-    """Return the least noise multiplier; with a Gaussian test, one within a few per cent of it.
+    """Return a noise multiplier within a few per cent of the least one.
 
     The branch of a Gaussian test has hundreds of dominating pairs. Releasing the noisy margin of a
     continuous Gaussian has only one, and costs slightly more. Solving for the latter gives a first
     value, which one or two corrections improve. The returned value was priced with the exact event.
     """
 
-    def solved(event_of: Callable[[float], dp.DpEvent]) -> float:
-        return solve(event_of, _NOISE, epsilon=epsilon, delta=delta, name="noise_multiplier")
-
     def spent(multiplier: float) -> float:
         from prudent.accounting import PldAccountant
 
         return PldAccountant().compose(_noisier(mechanism, multiplier).event).get_epsilon(delta)
 
-    if mechanism.distribution is Distribution.LAPLACE or not isinstance(
-        mechanism.test, DiscreteGaussianTest
-    ):
-        return solved(lambda multiplier: _noisier(mechanism, multiplier).event)
     test = GaussianTest(mechanism.test.scale)
-    value = solved(
+    value = solve(
         lambda multiplier: attrs.evolve(
             _noisier(mechanism, multiplier).event, test=test, reveals=Reveals.MARGIN
-        )
+        ),
+        _NOISE,
+        epsilon=epsilon,
+        delta=delta,
+        name="noise_multiplier",
     )
     while (cost := spent(value)) > epsilon:
         value *= 1.01

@@ -5,7 +5,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import attrs
@@ -14,7 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import nearest, rounded_up
+from prudent._rounding import nearest
 from prudent.accounting._numeric import float_below
 from prudent.release.columns.column import Column
 from prudent.release.columns.pool import Pool
@@ -142,39 +141,6 @@ class Histogram:
     def _repr_html_(self) -> str:
         """The histogram for a notebook."""
         return f"<pre>{html.escape(str(self))}</pre>"
-
-    def plot(self, path: str | Path, *, cumulative: bool = False) -> None:
-        """Draw the histogram to a file, SVG or PNG by its name.
-
-        Args:
-            path: The file to write.
-            cumulative: Whether to draw the distribution function instead of the counts.
-        """
-        from matplotlib.figure import Figure  # a heavy import, for pictures only
-
-        figure = Figure(figsize=(7, 4), layout="constrained")
-        axes = figure.add_subplot()
-        edges = np.array(self.numbers)
-        if cumulative:
-            axes.plot(edges, self.cdf(), drawstyle="default", color="#1f6f8b")
-            axes.set(ylabel="fraction of records at or below", ylim=(0, 1))
-        else:
-            widths = np.diff(edges)  # an area is a number of records
-            axes.bar(
-                (edges[:-1] + edges[1:]) / 2,
-                np.maximum(self.counts, 0) / widths,
-                widths * 0.96,
-                yerr=self.half_width() / widths,
-                color="#1f6f8b",
-                ecolor="#b0b0b0",
-            )
-            axes.set(ylabel="records per unit (bars: 95 % of the noise)")
-            axes.set_ylim(bottom=0)
-        ticks = np.linspace(0, len(edges) - 1, min(len(edges), 7)).round().astype(int)
-        axes.set_xticks(edges[ticks], [_label(self.edges[place]) for place in ticks.tolist()])
-        price = "" if self.epsilon is None else f"ε = {rounded_up(self.epsilon, 6)}"
-        axes.set(xlabel=self.column or "", title=price)
-        figure.savefig(path)
 
 
 def release_counts(statistic: Statistic, categories: Any, request: Request) -> Any:

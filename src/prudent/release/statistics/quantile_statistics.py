@@ -337,12 +337,10 @@ def _choice(request: Request, records: Column) -> Measure:
     A unit with several records shares ε between them, since ranges add up.
     """
     _validate.between(1e-3, 50, epsilon=request.epsilon)
-    for name in ("fallback", "test", "failure"):
-        given = getattr(request, name)
-        if given is not None and given is not False:
-            raise _validate.ArgumentError(
-                name, "with propose only", got=given, why="without a proposal nothing is tested"
-            )
+    if request.fallback:
+        raise _validate.ArgumentError(
+            "fallback", "with propose only", got=True, why="without a proposal nothing is tested"
+        )
     if records.scale.whole:
         return LatticeMeasure(records.scale.lattice(request.bounds))
     return DoubleMeasure(request.bounds)
