@@ -22,7 +22,7 @@ def test_a_table_says_what_confidence_its_intervals_have() -> None:
     spread = ReleasedInterval(4.0, 6.0, 0.9, False)
     released = Released(5.0, Branch.SELECTED, 0.0, 0.0, None, spread=spread)
     groups = Groups({"a": released, "b": Refused("no", None)}, ["g"], epsilon=0.5, delta=0.0)
-    assert "<th>90% interval</th>" in groups._repr_html_()
+    assert "90% interval" in groups._repr_html_()
 
 
 def test_arithmetic_gives_plain_numbers() -> None:
@@ -47,8 +47,9 @@ def test_columns_of_the_answer_never_take_the_place_of_those_of_the_data() -> No
     assert list(frame.columns) == [*names, "value__", "low", "high", "status_"]
     assert frame["status_"].tolist() == ["released"]
     assert frame["value__"].tolist() == [5.0]
-    head = "".join(f"<th>{name}</th>" for name in names)
-    assert f"{head}<th>value</th>" in groups._repr_html_()
-    assert "<td>open</td><td>7</td><td>x</td>" in groups._repr_html_()
+    assert [line.split()[:4] for line in groups.table()[:2]] == [
+        [*names, "value"],
+        ["open", "7", "x", "5"],
+    ]
     empty = Groups({}, names, epsilon=0.5, delta=0.0).to_frame()
     assert list(empty.columns) == list(frame.columns)

@@ -276,9 +276,7 @@ def ask_and_print(request: Request, ask: Callable[..., Any]) -> None:
         import pyarrow
         import pyarrow.parquet
 
-        from prudent.release.outcome import records_of
-
-        rows = pyarrow.Table.from_pylist(records_of(outcome))
+        rows = pyarrow.Table.from_pylist(outcome.records())
         pyarrow.parquet.write_table(rows, request.parquet)
     if request.ledger is None:
         note("No --ledger: not charged to any budget.")
@@ -378,11 +376,9 @@ def _print_csv(outcome: Any) -> None:
     """Print one row for each number; a value with a line end in it stays in its line."""
     import csv
 
-    from prudent.release.outcome import records_of
-
     rows = [
         {name: "" if each is None else neutral(_plain_value(each)) for name, each in row.items()}
-        for row in records_of(outcome)
+        for row in outcome.records()
     ]
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()

@@ -29,7 +29,7 @@ def _of_c(name: str, **options: Any) -> Ask:
 
     def ask(table: Table, kind: Kind) -> Any:
         given = {key: each(kind) if callable(each) else each for key, each in options.items()}
-        if kind.read_as is not None and not (name == "mode" and "propose" not in given):
+        if kind.read_as is not None and name != "mode":
             given["read_as"] = kind.read_as
         function = getattr(statistics, name)
         return function(**table.of("c"), noise=ReproducibleNoise(1), **given)
@@ -164,7 +164,6 @@ STATISTICS: dict[str, dict[str, Ask]] = {
         "certified": _of_c("mode", certify=0.0, **PTR),
         "of units": _of_c("mode", unit="id", **PTR),
         "last of units": _of_c("mode", unit="id", per_unit="max", **PTR),
-        "of numbers": _of_c("mode", propose=9.0, **PTR),
         "by": _of_x("mode", by="c", groups=lambda kind: [kind.value], **PTR),
     },
     "count": {

@@ -1,6 +1,5 @@
 """Private histograms: noisy counts of the records in each bin, and of the most frequent values."""
 
-import html
 import itertools
 import math
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import Points, PrivateInterval
 from prudent.release.exponential.many_quantiles import MANY_BRANCHES, CountedQuantiles
 from prudent.release.noise import Noise
-from prudent.release.outcome import NoiseSpread, price_lines
+from prudent.release.outcome import Answer, NoiseSpread
 from prudent.release.ptr.margins import HALF
 from prudent.release.request import Priced, Request, Statistic, release, repeated
 from prudent.release.statistics.moments import Count, additive, preview
@@ -37,7 +36,7 @@ _BAR = 40  # characters of the longest bar in text
 
 
 @attrs.frozen(kw_only=True)
-class Histogram:
+class Histogram(Answer):
     """Noisy counts of the records in each bin; it may be published.
 
     A bin holds its left edge and not its right one, but the last bin holds both. Counts are as
@@ -89,6 +88,7 @@ class Histogram:
         lower = np.minimum.accumulate(fractions[::-1])[::-1]
         return tuple(np.clip((upper + lower) / 2, 0.0, 1.0).tolist())
 
+    @override
     def lines(self) -> list[str]:
         """The histogram in words and bars, one line per bin."""
         longest = max(1, *self.counts)
@@ -109,15 +109,7 @@ class Histogram:
         half = math.ceil(self.half_width())
         return [*found, f"each count ± {half:,} with probability 95 %", *self.notes]
 
-    def __str__(self) -> str:
-        return "\n".join([*self.lines(), *price_lines(self)])
-
-    def to_frame(self) -> Any:
-        """Return a pandas frame with one row for each bin: its edges and its noisy count."""
-        import pandas as pd
-
-        return pd.DataFrame(self.records())
-
+    @override
     def records(self) -> list[dict[str, Any]]:
         """The rows of a frame: each bin with its edges and its noisy count."""
         bins = zip(self.edges[:-1], self.edges[1:], self.counts, strict=True)
@@ -137,10 +129,6 @@ class Histogram:
             "delta": self.delta,
             "notes": list(self.notes),
         }
-
-    def _repr_html_(self) -> str:
-        """The histogram for a notebook."""
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def release_counts(statistic: Statistic, categories: Any, request: Request) -> Any:

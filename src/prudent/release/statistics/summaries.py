@@ -1,6 +1,5 @@
 """A private summary of a column: count, mean, deviation, quartiles and tails in one release."""
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,15 +22,12 @@ from prudent.release.lattice import Lattice
 from prudent.release.noise import Noise
 from prudent.release.outcome import (
     TOO_FEW,
+    Answer,
     Branch,
-    LabelledRow,
     Released,
     ReleasedInterval,
     ScaledSpread,
     UnknownSpread,
-    html_table,
-    price_lines,
-    rows_of,
 )
 from prudent.release.ptr.margins import HALF, rational
 from prudent.release.request import (
@@ -64,7 +60,7 @@ _SMALLEST_EPSILON = 0.01  # below, the parts of ε are too small for the exponen
 
 
 @attrs.frozen(kw_only=True)
-class Description:
+class Description(Answer):
     """Count, mean, deviation and quantiles of a column; it may be published.
 
     Attributes:
@@ -121,23 +117,14 @@ class Description:
         named = {"count": self.count, "mean": self.mean, "deviation": self.deviation}
         return named | {f"{p}-quantile": each for p, each in self.quantiles.items()}
 
+    @override
     def lines(self) -> list[str]:
-        """The summary as a table of text."""
         rows = self.rows()
         widths = [max(len(row[place]) for row in rows) for place in (0, 1)]
         return [
             *(f"{name:<{widths[0]}}  {value:>{widths[1]}}  {end}" for name, value, end in rows),
             *self.notes,
         ]
-
-    def __str__(self) -> str:
-        return "\n".join([*self.lines(), *price_lines(self)])
-
-    def to_frame(self) -> Any:
-        """Return a pandas frame with one row for each number: value, low, high, status."""
-        import pandas as pd
-
-        return pd.DataFrame([{"statistic": name} | row for name, row in rows_of(self)])
 
     def plain(self) -> dict[str, Any]:
         """The summary as JSON holds it."""
@@ -156,12 +143,6 @@ class Description:
             "delta": self.delta,
             "notes": list(self.notes),
         }
-
-    def _repr_html_(self) -> str:
-        """The summary for a notebook."""
-        rows: list[LabelledRow] = [({}, {"statistic": part} | row) for part, row in rows_of(self)]
-        notes = html.escape(" ".join([*self.notes, *price_lines(self)]))
-        return f"{html_table(rows, self.count.shown_confidence)}<small>{notes}</small>"
 
 
 @attrs.frozen(kw_only=True, slots=False)
