@@ -485,9 +485,7 @@ def _price_all(
         assert of_group is not None
         rest = of_group - _sum_rounded_up([part.release.preview.delta for part in priced])
         selection = PartitionSelection(
-            epsilon=choosing,
-            delta=rest * (1 - _RESERVE),
-            records=counted.contribution.records,
+            epsilon=choosing, delta=rest * (1 - _RESERVE), records=counted.contribution.records
         )
         half, surely = selection.needed(0.5), selection.needed(0.95)
         notes.insert(

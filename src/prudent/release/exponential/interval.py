@@ -41,13 +41,7 @@ from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.measure import Decay, UniformMeasure, choose, rate
-from prudent.release.lattice import (
-    LAST_HALF,
-    FloatArray,
-    IntArray,
-    Lattice,
-    end_of_half_octave,
-)
+from prudent.release.lattice import LAST_HALF, FloatArray, IntArray, Lattice, end_of_half_octave
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism, shares_of
 
@@ -272,11 +266,7 @@ class PrivateInterval:
         return round(fitting * _STEEPNESSES) / _STEEPNESSES
 
     def within(
-        self,
-        points: Points,
-        ends: tuple[float, float],
-        noise: Noise,
-        records: int | None = None,
+        self, points: Points, ends: tuple[float, float], noise: Noise, records: int | None = None
     ) -> tuple[float, float]:
         """Release a part of a released interval; see `release`."""
         lattice, spacing = points.lattice, points.lattice.spacing

@@ -31,12 +31,7 @@ from prudent.release.outcome import (
     ScaledSpread,
     UnknownSpread,
 )
-from prudent.release.request import (
-    Priced,
-    Request,
-    Statistic,
-    repeated,
-)
+from prudent.release.request import Priced, Request, Statistic, repeated
 from prudent.release.sums.additive import (
     LARGEST_EPSILON,
     SMALLEST_EPSILON,

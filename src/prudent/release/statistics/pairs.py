@@ -397,10 +397,7 @@ class Pairs(Statistic):
         first, second, shares, mechanism = priced.mechanism
         pairs = cast(PairColumn, records)
         ends, others = together(
-            [
-                lambda: first.ends(pairs, noise),
-                lambda: second.ends(pairs.second, noise),
-            ]
+            [lambda: first.ends(pairs, noise), lambda: second.ends(pairs.second, noise)]
         )
         if self.which == "weighted":
             others = 0.0, others[1] if others[1] > 0 else _LEAST_WEIGHT

@@ -40,12 +40,7 @@ from prudent.release.outcome import Branch, Outcome, Released, ReleasedInterval,
 from prudent.release.ptr import margins
 from prudent.release.ptr.margins import RobustValue
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
-from prudent.release.request import (
-    Priced,
-    Request,
-    Statistic,
-    check_certifiable,
-)
+from prudent.release.request import Priced, Request, Statistic, check_certifiable
 from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
 from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of

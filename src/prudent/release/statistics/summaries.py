@@ -30,17 +30,8 @@ from prudent.release.outcome import (
     UnknownSpread,
 )
 from prudent.release.ptr.margins import HALF, rational
-from prudent.release.request import (
-    Priced,
-    Request,
-    Statistic,
-)
-from prudent.release.statistics.moments import (
-    additive,
-    clipped_values,
-    preview,
-    released_moments,
-)
+from prudent.release.request import Priced, Request, Statistic
+from prudent.release.statistics.moments import additive, clipped_values, preview, released_moments
 from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
 from prudent.release.sums.clipping import ClippedShare
 from prudent.release.sums.moments import Moment, MomentSpread

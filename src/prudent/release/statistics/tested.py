@@ -38,12 +38,7 @@ class Tested(Statistic):
         """The value and its margin for a sensitivity in steps of the lattice, up to a cap."""
 
     def priced(
-        self,
-        name: str,
-        mechanism: Mechanism,
-        request: Request,
-        records: Column,
-        *notes: str,
+        self, name: str, mechanism: Mechanism, request: Request, records: Column, *notes: str
     ) -> Priced:
         """The price of a release by a calibrated mechanism."""
         check_single(records)
@@ -90,10 +85,7 @@ def check_single(records: Column) -> None:
 
 
 def calibrate(
-    request: Request,
-    *,
-    scale: Scale = NUMBER,
-    fallback_sensitivity: float | None = None,
+    request: Request, *, scale: Scale = NUMBER, fallback_sensitivity: float | None = None
 ) -> Mechanism:
     """Calibrate the mechanism to a request, in the unit of a scale; for a category without one."""
     return Mechanism.calibrate(
@@ -221,9 +213,7 @@ class TrimmedMean(Tested):
         # Computed in steps, because a difference of doubles may be rounded down.
         sensitivity = lattice.value(max(lattice.high - of_none, of_none - lattice.low))
         mechanism = calibrate(
-            request,
-            scale=scale,
-            fallback_sensitivity=None if bounds is None else sensitivity,
+            request, scale=scale, fallback_sensitivity=None if bounds is None else sensitivity
         )
         decided = _decided(self.trim, mechanism)
         return self.priced("trimmed mean", mechanism, request, records, *decided)
