@@ -42,7 +42,6 @@ EXCLUDED = {
     "CASES": "a mapping; its cases are what `audit.release` runs",
     "Chunk": "a pair of tensors as a loop of one's own has them; Step checks it",
     "PrivateStrategy": "needs Flower; its arguments are those of RoundRelease",
-    "ProposalSearch": "made by its `calibrate`, which is a target",
     "Trial": "what a space of settings is given",
     "verify": "a target as a file and as a command",
 }

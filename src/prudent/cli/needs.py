@@ -72,7 +72,6 @@ NEEDS_OF_OPTIONS: dict[tuple[str, str], tuple[str, Callable[[Any], bool]]] = {
     ("audit", "plot"): (PLOTS, given),
     ("budget", "location"): (TABLES, in_postgres),
     ("epsilon", "plot"): (PLOTS, given),
-    ("release histogram", "out"): (PLOTS, given),
 }
 """The extra that a command needs besides, if an option of it has a value like this."""
 

@@ -462,7 +462,6 @@ def histogram(
     *,
     edges: Sequence[Any] | None = None,
     bins: int = 20,
-    categories: Sequence[Hashable] | Literal["private"] | None = None,
 ) -> Asked:
     """Release how many records lie in each bin.
 
@@ -474,16 +473,10 @@ def histogram(
             above. None: private quantiles of all groups together, so that bins hold about as many
             records each; they cost 30 % of ε.
         bins: The number of bins to aim at, without edges; few records have fewer.
-        categories: Instead of bins, the values of a column of texts or other categories, from
-            public knowledge; or "private": those with enough records are found privately, which
-            needs `delta`.
 
     Returns:
-        `Histogram`; with groups, one for each. With `categories`, the count of each of them, as of
-        `count` with groups.
+        `Histogram`; with groups, one for each. Of categories ask for a count by group, or `top_k`.
     """
-    if categories is not None:
-        return functools.partial(histograms.release_counts, moments.Count(), categories)
     return histograms.Bins(edges, _validate.count(1, histograms.MOST_BINS, bins=bins))
 
 
@@ -505,9 +498,7 @@ def top_k(k: int = 10, *, categories: Sequence[Hashable] | Literal["private"] = 
     k = _validate.count(1, histograms.MOST_CATEGORIES, k=k)
 
     def answer(request: Request) -> Any:
-        if request.by is not None:
-            raise _validate.ArgumentError("by", "None for top_k", got=request.by)
-        found = histograms.release_counts(histograms.TopCount(), categories, request)
+        found = histograms.release_counts(categories, request)
         if isinstance(found, Preview):
             return found
         return found.only(sorted(found, key=lambda group: -found[group].value)[:k])

@@ -300,7 +300,6 @@ def histogram(
         default=None,
     ),
     bins: int = options.whole_number("How many bins to aim at, without --edges.", default=20),
-    categories: Categories = None,
 ) -> None:
     r"""Release how many records are in each bin.
 
@@ -313,7 +312,6 @@ def histogram(
         "histogram",
         edges=listed(edges),
         bins=bins,
-        categories="private" if categories == "private" else listed(categories),
     )
 
 

@@ -70,11 +70,11 @@ from prudent.release.exponential.quantile import (
     ExponentialQuantile,
     Selected,
     ascending,
+    for_units,
 )
 from prudent.release.lattice import FloatArray, IntArray, Lattice
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism
-from prudent.release.sums.clipping import for_units
 
 BRANCHES, LEVELS = 12, 3
 MANY_BRANCHES = 16

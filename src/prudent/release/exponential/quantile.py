@@ -55,7 +55,7 @@ import dp_accounting as dp
 import numpy as np
 
 from prudent import _validate
-from prudent.accounting._numeric import float_below
+from prudent.accounting._numeric import float_above, float_below
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.exponential.measure import Decay, DoubleMeasure, Measure, choose, draw, rate
 from prudent.release.failures import redact_errors
@@ -500,3 +500,17 @@ class ExponentialRange:
         least = max(0.0, upper.interval[0] - lower.interval[1])
         ends = least, upper.interval[1] - lower.interval[0]
         return upper.value - lower.value, ends, lower.whole or upper.whole
+
+
+def for_units(event: dp.DpEvent, records: int) -> dp.DpEvent:
+    """The event of choices whose ε is per record, for a unit of several records.
+
+    Along a chain of added records the ranges of log-ratios add up, so a choice of range ε/k per
+    record has range ε for a unit of k records.
+    """
+    match event:
+        case ExponentialMechanismDpEvent():
+            return ExponentialMechanismDpEvent(float_above(Fraction(event.epsilon) * records))
+        case dp.ComposedDpEvent():
+            return dp.ComposedDpEvent([for_units(each, records) for each in event.events])
+    raise ValueError(f"Expected choices, got {event!r}.")

@@ -131,26 +131,19 @@ class Histogram(Answer):
         }
 
 
-def release_counts(statistic: Statistic, categories: Any, request: Request) -> Any:
-    """Release the count of each category of a column, beside other groups.
+def release_counts(categories: Any, request: Request) -> Any:
+    """Release the count of each category of a column, which is grouped by itself.
 
-    A column is grouped by itself; what is wrong with it is said of the argument that was given.
+    What is wrong with it is said of the argument that was given.
     """
+    if request.by is not None:
+        raise _validate.ArgumentError("by", "None for top_k", got=request.by)
     if request.column is None:
         hint = "Give a series, or the name of a column with its frame or file."
         raise _validate.ArgumentError("column", "the name of a column", shown="nothing", hint=hint)
-    if request.by is not None:
-        groups: Any = "private"
-        if "private" not in (categories, request.groups):
-            first: Any = request.groups
-            if not isinstance(first, dict) and len(request.group_columns) == 1:
-                first = {request.group_columns[0]: first}
-            groups = {**first, request.column: categories} if isinstance(first, dict) else None
-        by = (*request.group_columns, request.column)
-        return release(statistic, attrs.evolve(request, column=None, by=by, groups=groups))
     try:
         counted = attrs.evolve(request, column=None, by=request.column, groups=categories)
-        return release(statistic, counted)
+        return release(TopCount(), counted)
     except _validate.ArgumentError as error:
         names = {"by": "column", "groups": "categories"}
         if error.argument not in names:

@@ -50,8 +50,7 @@ from prudent.release.statistics.moments import (
     preview,
 )
 from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion, composed, shares_of
-from prudent.release.sums.clipping import ClippedShare, Clipping
-from prudent.release.sums.moments import Moments, MomentSpread
+from prudent.release.sums.moments import ClippedShare, Clipping, Moments, MomentSpread
 
 Kind = Literal["weighted", "covariance", "correlation"]
 

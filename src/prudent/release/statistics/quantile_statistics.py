@@ -34,6 +34,7 @@ from prudent.release.exponential.quantile import (
     ExponentialQuantiles,
     ExponentialRange,
     Selected,
+    for_units,
 )
 from prudent.release.noise import Noise
 from prudent.release.outcome import Branch, Outcome, Released, ReleasedInterval, ScaledSpread
@@ -44,7 +45,6 @@ from prudent.release.request import Priced, Request, Statistic, check_certifiabl
 from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
 from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
-from prudent.release.sums.clipping import for_units
 
 _ADVICE = (
     "Leave the proposal out (the exponential mechanism needs none and never refuses), propose "

@@ -33,8 +33,7 @@ from prudent.release.ptr.margins import HALF, rational
 from prudent.release.request import Priced, Request, Statistic
 from prudent.release.statistics.moments import additive, clipped_values, preview, released_moments
 from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
-from prudent.release.sums.clipping import ClippedShare
-from prudent.release.sums.moments import Moment, MomentSpread
+from prudent.release.sums.moments import ClippedShare, Moment, MomentSpread
 
 PROBABILITIES: tuple[str, ...] = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
 """The quantiles of a description, by default."""
