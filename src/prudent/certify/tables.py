@@ -29,7 +29,7 @@ from prudent.release.request import (
     Priced,
     Request,
     Statistic,
-    check_certifiable,
+    check_single,
     release,
 )
 
@@ -117,7 +117,7 @@ class _CellCounts(Statistic):
 
     @override
     def price(self, request: Request, records: Column) -> Priced:
-        check_certifiable(records)
+        check_single(records, "a certificate", "the certificate")
         preview = self.known.pricing.preview(self.known.partition.name)
         return Priced(preview=preview, mechanism=self.known.pricing)
 

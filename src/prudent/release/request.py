@@ -545,7 +545,7 @@ def price(statistic: Statistic, request: Request, records: Column) -> Priced:
         request = attrs.evolve(request, bounds=records.scale.own_bounds)
     if request.certify is None:
         return statistic.price(request, records)
-    check_certifiable(records)
+    check_single(records, "a certificate", "the certificate")
     epsilon = _validate.between(1e-3, 50, epsilon=request.epsilon)
     share, rest = shares_of(epsilon, CERTIFICATE_SHARE)
     certifies = DistanceRelease(epsilon=share, confidence=request.confidence)
@@ -568,15 +568,15 @@ def price(statistic: Statistic, request: Request, records: Column) -> Priced:
     return attrs.evolve(priced, preview=preview, certifies=certifies, tolerance=tolerance)
 
 
-def check_certifiable(records: Column) -> None:
-    """Refuse to certify records of which a unit has several: its distance would change by more."""
+def check_single(records: Column, what: str, option: str) -> None:
+    """Refuse several records of one unit where distances and margins count single records."""
     if records.contribution.records > 1:
         raise _validate.ArgumentError(
             "per_unit",
-            "one value per unit for a certificate",
+            f"one value per unit for {what}",
             got=records.contribution.per_unit,
-            why="a certificate counts units, and the distance is in records",
-            hint="Give a rule such as per_unit='mean', or leave the certificate out.",
+            why="its margin counts single records",
+            hint=f"Give a rule such as per_unit='mean', or leave {option} out.",
         )
 
 

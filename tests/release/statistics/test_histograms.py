@@ -90,14 +90,6 @@ def test_groups_have_the_same_default_bins(tmp_path: Path) -> None:
     assert asked["bins"]["a"].edges == found["a"].edges
 
 
-def test_the_distribution_function_is_monotone_and_near_the_truth() -> None:
-    found = histogram(SAMPLE, epsilon=1.0, noise=ReproducibleNoise(4))
-    fractions = np.array(found.cdf())
-    assert np.all(np.diff(fractions) >= 0)
-    truth = [np.mean(edge > SAMPLE) for edge in found.edges]
-    assert np.max(np.abs(fractions - truth)) < 0.02
-
-
 @pytest.mark.parametrize("edges", [[1], [], [2, 1], [1, 1], [0, np.inf], ["a", "b"], 3])
 def test_edges_that_are_none_are_refused_before_anything_is_charged(edges: object) -> None:
     book = Book()

@@ -242,6 +242,24 @@ def value_at(lattice: Lattice, place: float) -> float:
     return min(max(place, lattice.low + 1), lattice.high - 1) * lattice.spacing
 
 
+def placed(
+    points: Points, one: Selected, ends: tuple[float, float], whole: bool, public: bool = False
+) -> Selected:
+    """A quantile between `ends`, with an interval for the records as they were before they moved.
+
+    Values were moved to the nearest point, so it is half a point wider on either side. One that
+    reaches an end tells nothing, unless the ends are public: values were moved there.
+    """
+    lattice, value = points.lattice, min(max(one.value, ends[0]), ends[1])
+    if one.interval is None or one.interval_indices is None:
+        return attrs.evolve(one, value=value)
+    half = 0.0 if whole and lattice.spacing == 1 else lattice.spacing / 2
+    interval = min(one.interval[0] - half, value), max(one.interval[1] + half, value)
+    first, last = one.interval_indices
+    useless = one.whole or not (public or lattice.low < first <= last < lattice.high)
+    return attrs.evolve(one, value=value, interval=interval, whole=useless)
+
+
 def _counts(points: Points, branches: int = BRANCHES) -> list[IntArray]:
     """The number of records in each node, level by level from the root's children down."""
     leaves = np.zeros(branches**LEVELS, np.int64)

@@ -76,18 +76,6 @@ class Histogram(Answer):
         """The distance from its true count that a count exceeds with probability 1 - confidence."""
         return self.spread.half_width(confidence)
 
-    def cdf(self) -> tuple[float, ...]:
-        """The fraction of records below each edge (for the last edge: or at it).
-
-        It is made monotone: the mean of the least sequence that never falls above the noisy one,
-        and the greatest that never falls below it.
-        """
-        sums = np.cumsum([self.below, *self.counts, self.above])
-        fractions = sums[:-1] / max(1, sums[-1])
-        upper = np.maximum.accumulate(fractions)
-        lower = np.minimum.accumulate(fractions[::-1])[::-1]
-        return tuple(np.clip((upper + lower) / 2, 0.0, 1.0).tolist())
-
     @override
     def lines(self) -> list[str]:
         """The histogram in words and bars, one line per bin."""

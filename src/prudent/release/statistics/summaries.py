@@ -10,28 +10,26 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._rounding import outward
 from prudent.release.columns.column import Column
-from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.exponential.many_quantiles import (
     MANY_BRANCHES,
     CountedQuantiles,
     HalvedQuantiles,
+    placed,
 )
 from prudent.release.exponential.quantile import CONFIDENCE, Selected
-from prudent.release.lattice import Lattice
 from prudent.release.noise import Noise
 from prudent.release.outcome import (
     TOO_FEW,
     Answer,
     Branch,
     Released,
-    ReleasedInterval,
-    ScaledSpread,
     UnknownSpread,
 )
 from prudent.release.ptr.margins import HALF, rational
 from prudent.release.request import Priced, Request, Statistic
 from prudent.release.statistics.moments import additive, clipped_values, preview, released_moments
+from prudent.release.statistics.quantile_statistics import chosen_value
 from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
 from prudent.release.sums.moments import ClippedShare, Moment, MomentSpread
 
@@ -195,7 +193,7 @@ class Summary(Statistic):
         moments = released_moments(2, ends, records, plan.sums, noise)
         share = ClippedShare.release(records, ends, plan.share, noise)
 
-        clipped = clipped_values(ends, records)
+        clipped, whole = clipped_values(ends, records), records.scale.whole
 
         def moment(which: Moment) -> Released:
             spread = MomentSpread(moments, which, records.scale)
@@ -218,7 +216,7 @@ class Summary(Statistic):
             mean=moment("mean"),
             deviation=moment("deviation"),
             quantiles={
-                f"{float(p):.12g}": _released(one, ends, points.lattice, records.scale, plan)
+                f"{float(p):.12g}": self._quantile(placed(points, one, ends, whole), plan, records)
                 for p, one in zip(plan.quantiles.counted.ps, chosen, strict=True)
             },
             notes=(
@@ -227,31 +225,8 @@ class Summary(Statistic):
             ),
         )
 
-
-def _released(
-    selected: Selected,
-    inner: tuple[float, float],
-    lattice: Lattice,
-    scale: Scale,
-    plan: DescriptionPlan,
-) -> Released:
-    """A quantile, and its interval; one that reaches an end tells nothing: values were moved there.
-
-    Values were moved to the nearest point as well, so it is half a point wider on either side. A
-    tail of too few records may be anywhere beyond them: it is moved to the inner interval.
-    """
-    half = 0.0 if scale.whole and lattice.spacing == 1 else lattice.spacing / 2
-    number, spread = min(max(selected.value, inner[0]), inner[1]), None
-    if selected.interval is not None and selected.interval_indices is not None:
-        first, last = selected.interval_indices
-        low, high = (
-            min(selected.interval[0] - half, number),
-            max(selected.interval[1] + half, number),
-        )
-        useless = selected.whole or first <= lattice.low or last >= lattice.high
-        ends = ReleasedInterval(low, high, plan.quantiles.confidence, useless)
-        spread = ScaledSpread(number, ends, scale)
-    value = scale.value(number)
-    return Released(
-        value, Branch.SELECTED, event=plan.event, mechanism="exponential", spread=spread
-    )
+    def _quantile(self, one: Selected, plan: DescriptionPlan, records: Column) -> Released:
+        """A quantile; a tail of too few records may be anywhere: it is within the clipping."""
+        confidence, scale = plan.quantiles.confidence, records.scale
+        found = chosen_value(one.value, one.interval, one.whole, confidence, scale)
+        return attrs.evolve(found, event=plan.event, mechanism="exponential")

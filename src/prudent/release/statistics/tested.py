@@ -23,7 +23,7 @@ from prudent.release.ptr import margins
 from prudent.release.ptr import trimmed as trimming
 from prudent.release.ptr.margins import RobustValue
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
-from prudent.release.request import Priced, Request, Statistic
+from prudent.release.request import Priced, Request, Statistic, check_single
 
 
 class Tested(Statistic):
@@ -41,7 +41,7 @@ class Tested(Statistic):
         self, name: str, mechanism: Mechanism, request: Request, records: Column, *notes: str
     ) -> Priced:
         """The price of a release by a calibrated mechanism."""
-        check_single(records)
+        check_single(records, "a release that is tested first", "propose")
         public = attrs.evolve(preview(name, mechanism, request), notes=notes)
         return Priced(preview=public, mechanism=mechanism)
 
@@ -70,18 +70,6 @@ class Tested(Statistic):
         )
         show = scale.difference if self.difference else scale.value
         return distance, show(number - length), show(number + length)
-
-
-def check_single(records: Column) -> None:
-    """Refuse to test records of which a unit has several: a margin counts single records."""
-    if records.contribution.records > 1:
-        raise _validate.ArgumentError(
-            "per_unit",
-            "one value per unit for a release that is tested first",
-            got=records.contribution.per_unit,
-            why="a margin counts single records",
-            hint="Leave propose out, or give a rule such as per_unit='mean'.",
-        )
 
 
 def calibrate(
