@@ -263,14 +263,6 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         The event is that of all parts together; private groups are chosen once, by the number of
         their rows, and every part is answered in the same groups. A unit may be in another group
         for each part, and is in one group for each.
-
-    Args:
-        parts: The statistics; all are of the same table, with the same groups.
-        request: The price of all of it, the table, the groups and the ledger.
-
-    Returns:
-        The price of all of it, and the outcomes of the parts, in order, as of `release`; none with
-        `dry_run`.
     """
     if len(parts) > 1:
         parts = of_one_table(parts, request)
@@ -294,7 +286,7 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
             groups=request.groups,
             unit=request.unit,
             receipt=request.receipt,
-            more={"by": _in_words(request.by), "parts": [_facts(part) for part in parts]}
+            more={"by": request.by, "parts": [_facts(part) for part in parts]}
             | ({} if request.groups_per_unit is None else {"groups_per_unit": request.fold}),
         )
         kept: Any = None
@@ -320,14 +312,10 @@ _FACTS = (
 )
 
 
-def _in_words(given: Any) -> Any:
-    """An option for the receipt; of a function nothing can be told."""
-    return "a function" if callable(given) else given
-
-
 def _facts(part: Part) -> dict[str, Any]:
-    """What was asked of one statistic: its filter, its contribution rule and its tolerance too."""
-    given = {name: _in_words(getattr(part.request, name)) for name in _FACTS}
+    """What was asked of one statistic; of a function nothing can be told."""
+    asked = {name: getattr(part.request, name) for name in _FACTS}
+    given = {name: "a function" if callable(each) else each for name, each in asked.items()}
     return {"statistic": type(part.statistic).__name__} | {
         name: each for name, each in given.items() if each is not None and each is not False
     }
@@ -357,11 +345,7 @@ def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
 
 
 def open_records(request: Request, kind: Kind) -> Any:
-    """Open the column to release from; arrays need no query engine.
-
-    Returns:
-        One column for each group, for None without groups; or a `PrivateGroups`.
-    """
+    """Open the column to release from; arrays need no query engine."""
     data, column = request.data, request.column
     table = request.in_table()
     if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
@@ -402,12 +386,7 @@ class PricedPart:
     fold: int = 1  # how many groups a unit may be in
 
     def answer(self, kept: Any, noise: Noise) -> dict[Hashable, Any]:
-        """The outcomes of all groups, each at the price of all of it.
-
-        Args:
-            kept: The private groups that were chosen; None if groups are public.
-            noise: Source of randomness.
-        """
+        """The outcomes of all groups, each at the price of all of it."""
         columns = self.records if kept is None else redact_errors(self.records.columns, kept)
         if not columns:  # no private group was chosen
             return {}

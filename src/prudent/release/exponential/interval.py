@@ -224,14 +224,7 @@ class PrivateInterval:
     def release(
         self, column: Column, noise: Noise, sizes: Sizes | None = None, records: int | None = None
     ) -> tuple[float, float]:
-        """Release the interval.
-
-        Args:
-            column: The records.
-            noise: Source of randomness.
-            sizes: Their half-octaves, if they were read already.
-            records: Their number, if it was released already.
-        """
+        """Release the interval."""
         ends = self.widest(column, noise, sizes)
         if 0.0 in ends:
             ends = ends[0] * self.farther, ends[1] * self.farther

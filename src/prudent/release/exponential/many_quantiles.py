@@ -187,13 +187,7 @@ class CountedQuantiles:
         return np.split(noisy, np.cumsum([len(each) for each in levels])[:-1])
 
     def release(self, points: Points, noise: Noise, between: bool) -> tuple[Selected, ...]:
-        """Release the quantiles of the records at points.
-
-        Args:
-            points: The records.
-            noise: Source of randomness.
-            between: Whether values between two points are possible.
-        """
+        """Release the quantiles of the records at points."""
         upto = np.cumsum(consistent(self.counts(points, noise)))
         rising = np.maximum.accumulate(upto)
         falling = np.minimum.accumulate(upto[::-1])[::-1]

@@ -104,12 +104,6 @@ class NearTarget:
 
         A point whose records have the ranks i, ..., j covers the rank interval [i - 1, j]; a value
         in the gap after it covers [j, j] alone.
-
-        Args:
-            low: The least index.
-
-        Returns:
-            Where each piece starts, and its distance from the target in units of 1/unit records.
         """
         points, places = np.unique(self.indices, return_index=True)
         ranks = [*places.tolist(), len(self.indices)]
@@ -339,15 +333,7 @@ class ExponentialQuantile:
         return math.ceil(math.log(odds) / float(self._interval_rate))
 
     def release(self, column: Ranked, noise: Noise | None = None) -> Selected:
-        """Release the quantile of a column.
-
-        Args:
-            column: The records.
-            noise: Source of randomness; None uses the operating system's.
-
-        Raises:
-            SourceError: If the records cannot be read; the message quotes none.
-        """
+        """Release the quantile of a column."""
         return redact_errors(self._release, column, source_of(noise))
 
     def _release(self, column: Ranked, noise: Noise) -> Selected:

@@ -104,11 +104,7 @@ def title(p: Fraction) -> str:
 
 
 def rational(p: float | Fraction | str, name: str = "p") -> Fraction:
-    """Convert the probability of a quantile to the fraction that its decimals denote: 0.1 is 1/10.
-
-    Raises:
-        ValueError: if it is not in (0, 1], or its denominator is above 10**6.
-    """
+    """The exact fraction that the decimals of a probability denote: 0.1 is 1/10."""
     try:
         # Twelve decimals: the 0.30000000000000004 of a sum is the 0.3 that was meant.
         exact = Fraction(str(round(p, 12))) if isinstance(p, float) else Fraction(p)
@@ -127,16 +123,7 @@ def rational(p: float | Fraction | str, name: str = "p") -> Fraction:
 def quantile(
     column: Column, lattice: Lattice, p: Fraction, *, propose: int, cap: int, more: int = 0
 ) -> RobustValue:
-    """Return the value of rank ceil(p m) and its exact margin, capped.
-
-    Args:
-        column: The records.
-        lattice: The lattice that records are rounded to.
-        p: The probability, in (0, 1], exact.
-        propose: τ, in steps.
-        cap: The largest margin that needs to be distinguished.
-        more: Ranks to read on either side beyond those that are needed.
-    """
+    """Return the value of rank ceil(p m) and its exact margin, capped."""
     count = column.count()
     rank = math.ceil(p * count)
     # Every gap with a cost below the cap lies within these ranks. A gap right of rank L with I
@@ -223,10 +210,6 @@ def category_mode(column: Column, categories: Sequence[Any] | None, *, cap: int)
 
     Guarantee: without a public list no value is read, only counts and their order, so stored values
     affect the test only through the margin. The returned value is `Unread`.
-
-    Args:
-        categories: The public list of possible categories; records with other values are ignored.
-            None: any category is possible.
     """
     if categories is not None:
         return _listed_mode(column, categories, cap=cap)

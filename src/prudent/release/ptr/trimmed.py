@@ -65,15 +65,9 @@ class Rise:
     def __init__(
         self, low: Window, high: Window, total: int, count: int, trim: int, default: int
     ) -> None:
-        """Store the order statistics around both ends of the kept records.
+        """Store the ranks within the cap of `trim` and of `count - trim`.
 
-        Args:
-            low: The ranks within the cap of `trim`.
-            high: The ranks within the cap of `count - trim`.
-            total: The sum of the kept records, in steps.
-            count: m, the number of records.
-            trim: F, the number of records trimmed at each end.
-            default: The mean of no records, in steps.
+        `total` is the sum of the kept records, and `default` the mean of none, in steps.
         """
         # Only differences matter, and values close to the origin are exact in doubles.
         origin = int(high.at(count - trim))
@@ -200,10 +194,6 @@ def trimmed_mean(
 
     The mean is rounded to the nearest step at the end. Two means within τ whole steps of each other
     stay within τ steps when rounded, so the margin of the unrounded mean is valid.
-
-    Args:
-        trim: F, a public number of records on each side.
-        default: The value, in steps, when no record is left.
     """
     count = column.count()
     low = Window.of(column, lattice, trim - cap, trim + cap + 3)

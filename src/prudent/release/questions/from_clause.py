@@ -29,11 +29,7 @@ _KINDS = {
 
 
 def select_of(text: str) -> Node:
-    """The tree of a query, if it is one that may have a private answer.
-
-    Raises:
-        ArgumentError: if it is none.
-    """
+    """The tree of a query, if it is one that may have a private answer."""
     _validate.instance(str, "a query in SQL", query=text)
     try:
         trees: list[Node] = [
@@ -58,13 +54,7 @@ def select_of(text: str) -> Node:
 
 
 def _written_out(tree: Node, text: str, known: Mapping[str, Node]) -> Node:
-    """A query with the subquery that it asks of written out, where that looks at one row each.
-
-    Args:
-        tree: The query.
-        text: The text of the whole query, for errors.
-        known: The subqueries that WITH names, written out themselves.
-    """
+    """A query with the subquery that it asks of written out, where that looks at one row each."""
     for item in list(tree.expressions):  # by the name that it has in the query as it is given
         if not isinstance(item, ast.Alias) and not isinstance(item, ast.Star):
             item.replace(ast.alias_(item.copy(), text_of(item), quoted=True))
@@ -206,11 +196,7 @@ class From:
         unit: str | None,
         public: Sequence[str],
     ) -> dict[str, Any]:
-        """The arguments of a request that say which table to read.
-
-        Raises:
-            ArgumentError: if there is no such table, or a unit cannot be followed through a join.
-        """
+        """The arguments of a request that say which table to read."""
         if isinstance(data, str | os.PathLike) and str(data).endswith((".duckdb", ".ddb")):
             if not self.others:
                 return {"data": data, "table": self.first.name}

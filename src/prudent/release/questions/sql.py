@@ -281,11 +281,7 @@ class _Query:
         return [item for item in every if item.plain is None]
 
     def checked(self, request: Request) -> dict[str, dt.DataType]:
-        """The types of what stands in a computed item; that it can be computed is checked here.
-
-        Raises:
-            ArgumentError: if it cannot, before anything is charged.
-        """
+        """The types of what stands in a computed item; that it can be computed is checked here."""
         given: dict[str, Any] = {"connect": request.connect, "table": request.table}
         given["unit"] = request.unit
         opened = open_source(request.data, **given)
@@ -442,12 +438,7 @@ class _Places:
     asks: dict[str, Ask] = attrs.field(factory=dict)  # by the text of the question
 
     def of(self, node: Node, aliased: bool = False) -> Node:
-        """A tree with these in place of aggregates and groups; nothing else may be of rows.
-
-        Args:
-            node: The tree.
-            aliased: Whether the names of selected values may stand in it.
-        """
+        """A tree with these in place of aggregates and groups; nothing else may be of rows."""
         if (name := Expression(node.unnest())) in self.keys:
             return ast.column(f"key_{self.keys.index(name)}")
         if is_question(node):

@@ -51,11 +51,7 @@ _ALLOWED = (
 
 
 def parse_question(text: str) -> Ask:
-    """Return the question that one aggregate asks: "median(salary)", "count(*)".
-
-    Raises:
-        ArgumentError: if it is none that can be answered.
-    """
+    """Return the question that one aggregate asks: "median(salary)", "count(*)"."""
     try:
         node = sqlglot.parse_one(str(text), dialect="duckdb")
     except Exception:  # also of the tokenizer

@@ -95,12 +95,7 @@ class MomentSums:
         return math.ldexp(1.0, self._shift) / self._whole
 
     def read(self, column: Column, ends: tuple[float, float] | None = None) -> list[int]:
-        """The sums of the column, exact but for the rounding, in multiples of 2**s.
-
-        Args:
-            column: The records.
-            ends: The bounds from which the lattice was made, to clip to; None: its own ends.
-        """
+        """The sums of the column, exact but for the rounding, in multiples of 2**s."""
         ends = _ends(self.lattice) if ends is None else ends
         low, width = self.lattice.low, self.lattice.diameter
         if self.degree == 2:  # first: the sum and the count come with it
