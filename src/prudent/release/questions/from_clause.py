@@ -18,7 +18,7 @@ from prudent.release.questions.text import NEAREST, Node, refused, text_of
 _OF_A_TABLE = frozenset(("this", "db", "catalog", "alias"))
 _OF_A_JOIN = frozenset(("this", "on", "using", "side", "kind"))
 _OF_ROWS = frozenset(("expressions", "from_", "from", "joins", "where", "kind", "with_", "with"))
-_PARTS = _OF_ROWS | {"group", "having", "order", "limit"}
+_PARTS = _OF_ROWS | {"group", "having", "order", "limit", "offset"}
 _LONGEST = 5000  # nodes of a query, with its subqueries written out
 _KINDS = {
     ("", ""): "inner",
@@ -40,8 +40,10 @@ def select_of(text: str) -> Node:
     if len(trees) != 1 or not isinstance(trees[0], ast.Select):
         raise refused(text, "it is no single SELECT")
     (tree,) = trees
-    if tree.args.get("distinct") is not None:
-        raise refused(text, "it has SELECT DISTINCT", NEAREST[ast.Distinct])
+    distinct = tree.args.get("distinct")
+    if distinct is not None and (distinct.args.get("on") or not tree.find(ast.AggFunc)):
+        raise refused(text, "it has DISTINCT of rows", NEAREST[ast.Distinct])
+    tree.set("distinct", None)  # groups differ from each other, and so do their rows
     if unknown := {name for name, value in tree.args.items() if value} - _PARTS:
         raise refused(text, f"it has {', '.join(sorted(unknown)).upper()}")
     tree = _written_out(tree, text, {})
