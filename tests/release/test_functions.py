@@ -177,13 +177,14 @@ class _Book:
         self.charges += 1
 
 
-@pytest.mark.parametrize("method", OWN)
+WRONG: list[Any] = [{"where": "nothing = 1"}, {"by": "nothing", "groups": ["a"]}]
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"unit": "nobody"}, {"where": "nothing = 1"}, {"by": "nothing", "groups": ["a"]}]
+    ("method", "wrong"),
+    [*((method, {"unit": "nobody"}) for method in OWN), *(("median", each) for each in WRONG)],
 )
 def test_what_is_wrong_is_said_before_any_charge(method: str, wrong: Any, path: Path) -> None:
-    if method in UNGROUPED and "by" in wrong:
-        pytest.skip("its groups are its answer")
     book = _Book()
     per_unit = 2 if method == "count_distinct" else None
     table = GroupedTable(path, ledger=book, **({"per_unit": per_unit, "unit": "person"} | wrong))

@@ -25,7 +25,6 @@ from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, Refused, Released
 from prudent.release.ptr.margins import RobustValue, UnsafeMarginError, check_margin, quantile
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism, on_lattice
-from prudent.release.statistics import median
 from tests.oracles.multisets import data_sets, neighbours, records
 
 calibrate = ProposeTestReleaseMechanism.calibrate
@@ -292,16 +291,6 @@ class TestDiscretion:
         with pytest.raises(SourceError, match="withheld") as caught:
             TestBranches.safe.release(None, near, self.fails)
         self.says_nothing(caught.value)
-
-    def test_of_a_column(self) -> None:
-        class Broken(ArrayColumn):
-            def count(self) -> int:
-                raise OverflowError("24901")
-
-        for statistic in (functools.partial(median, propose=1.0, delta=1e-6), median):
-            with pytest.raises(SourceError, match="withheld") as caught:
-                statistic(Broken([1.0]), epsilon=1.0)
-            self.says_nothing(caught.value)
 
     def test_a_public_error_keeps_its_words(self) -> None:
         def changed(data: object) -> RobustValue:

@@ -3,7 +3,6 @@
 import functools
 import math
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,39 +10,14 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
-from prudent.release.columns.column import ArrayColumn
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, Refused, Released
 from prudent.release.statistics import iqr, median, mode, quantile, trimmed_mean
+from tests.release.recording import Book
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 SAMPLE = np.random.default_rng(5).normal(100.0, 10.0, 20_000)
 SORTED = np.sort(SAMPLE)
-
-
-class Book:
-    """A ledger that remembers, or refuses."""
-
-    def __init__(self, *, empty: bool = False) -> None:
-        self.charges: list[tuple[object, str, float | None]] = []
-        self.empty = empty
-
-    def charge(self, event: object, label: str = "", *, delta: float | None = None) -> None:
-        if self.empty:
-            raise OverflowError("over budget")
-        self.charges.append((event, label, delta))
-
-
-class Unreadable(ArrayColumn):
-    """A column that must not be read yet."""
-
-    def __init__(self, book: Book) -> None:
-        super().__init__(SAMPLE)
-        self._book = book
-
-    def count(self) -> int:
-        assert self._book.charges, "data were read before the ledger was charged"
-        return super().count()
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -55,11 +29,6 @@ def test_a_series_is_as_good_as_an_array(library: str) -> None:
     options = {"propose": 0.1, **BUDGET, "noise": ReproducibleNoise(1)}
     given = median(series, **options)
     assert given == median(SAMPLE, **options | {"noise": ReproducibleNoise(1)})
-
-
-def test_a_ledger_is_opened_by_its_path(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"a.db does not exist"):
-        median(Unreadable(Book()), propose=0.1, **BUDGET, ledger=tmp_path / "a.db")
 
 
 CASES = {
@@ -90,25 +59,6 @@ def test_far_too_small_a_proposal_is_refused(name: str) -> None:
     statistic, arguments, _ = CASES[name]
     tiny = {"propose": arguments["propose"] * 1e-4}
     assert isinstance(statistic(SAMPLE, **tiny, **BUDGET), Refused)
-
-
-@pytest.mark.unhurried
-@pytest.mark.parametrize("name", CASES)
-def test_the_ledger_is_charged_before_data_are_read(name: str) -> None:
-    statistic, arguments, _ = CASES[name]
-    book = Book()
-    released = statistic(Unreadable(book), **arguments, **BUDGET, ledger=book)
-    ((event, label, delta),) = book.charges
-    assert event == released.event
-    assert label == ("median" if name == "median" else label)
-    assert delta == BUDGET["delta"]
-    assert PldAccountant().compose(event).get_epsilon(1e-6) <= 1.0
-
-
-def test_nothing_is_read_when_the_budget_is_spent() -> None:
-    book = Book(empty=True)
-    with pytest.raises(OverflowError):
-        median(Unreadable(book), propose=1, **BUDGET, ledger=book)
 
 
 def test_bad_input_is_not_charged() -> None:
@@ -146,13 +96,6 @@ def test_a_refusal_says_the_same_whatever_the_data() -> None:
     outcomes = [median(data, propose=1.0, **BUDGET) for data in ([], [1.0], [1e300, -1e300])]
     assert len({outcome.reason for outcome in outcomes}) == 1
     assert len({repr(outcome.event) for outcome in outcomes}) == 1
-
-
-def test_the_same_seed_gives_the_same_answer() -> None:
-    first, second = (
-        median(SAMPLE, propose=0.1, **BUDGET, noise=ReproducibleNoise(4)) for _ in range(2)
-    )
-    assert first == second
 
 
 @pytest.mark.parametrize(
