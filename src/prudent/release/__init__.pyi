@@ -55,5 +55,5 @@ from prudent.release.statistics import top_k as top_k
 from prudent.release.statistics import trimmed_mean as trimmed_mean
 from prudent.release.statistics import variance as variance
 from prudent.release.statistics import weighted_mean as weighted_mean
-from prudent.release.statistics.histograms import Histogram as Histogram
 from prudent.release.statistics.summaries import Description as Description
+from prudent.release.statistics.summaries import Histogram as Histogram

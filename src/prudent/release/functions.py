@@ -24,10 +24,9 @@ from prudent.release.joins import Join
 from prudent.release.outcome import Groups, Outcome, Released
 from prudent.release.ptr import margins
 from prudent.release.request import Request, Statistic, release
-from prudent.release.statistics import histograms, moments, pairs, tested
+from prudent.release.statistics import moments, pairs, summaries, tested
 from prudent.release.statistics import quantile_statistics as ranks
-from prudent.release.statistics.histograms import Histogram
-from prudent.release.statistics.summaries import PROBABILITIES, Description, Summary
+from prudent.release.statistics.summaries import PROBABILITIES, Description, Histogram, Summary
 
 if TYPE_CHECKING:
     from prudent.release.questions.tables import Questions
@@ -458,11 +457,7 @@ def trimmed_mean(*, trim: int, default: Any = None, propose: Any) -> Asked:
 
 
 @declared(*NOISY, need=4.0, returns=Histogram)
-def histogram(
-    *,
-    edges: Sequence[Any] | None = None,
-    bins: int = 20,
-) -> Asked:
+def histogram(*, edges: Sequence[Any] | None = None, bins: int = 20) -> Asked:
     """Release how many records lie in each bin.
 
     A record is in one bin, so the noise of each count is that of a single count, however many bins
@@ -477,7 +472,7 @@ def histogram(
     Returns:
         `Histogram`; with groups, one for each. Of categories ask for a count by group, or `top_k`.
     """
-    return histograms.Bins(edges, _validate.count(1, histograms.MOST_BINS, bins=bins))
+    return summaries.Bins(edges, _validate.count(1, summaries.MOST_BINS, bins=bins))
 
 
 @declared(*NOISY, grouped=False, returns=Groups[Released])
@@ -495,10 +490,10 @@ def top_k(k: int = 10, *, categories: Sequence[Hashable] | Literal["private"] = 
     Returns:
         The noisy counts of the categories, the largest first.
     """
-    k = _validate.count(1, histograms.MOST_CATEGORIES, k=k)
+    k = _validate.count(1, summaries.MOST_CATEGORIES, k=k)
 
     def answer(request: Request) -> Any:
-        found = histograms.release_counts(categories, request)
+        found = summaries.release_counts(categories, request)
         if isinstance(found, Preview):
             return found
         return found.only(sorted(found, key=lambda group: -found[group].value)[:k])

@@ -13,8 +13,7 @@ from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Groups, Outcome, Released
 from prudent.release.questions.tables import Questions, ReleasedTable
 from prudent.release.request import By, Condition, Request
-from prudent.release.statistics.histograms import Histogram
-from prudent.release.statistics.summaries import PROBABILITIES, Description
+from prudent.release.statistics.summaries import PROBABILITIES, Description, Histogram
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)

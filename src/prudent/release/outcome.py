@@ -571,26 +571,16 @@ def rows_of(outcome: Any) -> list[tuple[str | None, dict[str, Any]]]:
 
 def notes_of(outcomes: Mapping[Hashable, Any]) -> list[str]:
     """What is to be known of outcomes: that of all of them once, that of one with its group."""
-    own = {
-        group: [
-            *(
-                []
-                if getattr(each, "about", None) is None
-                else [f"The interval is for {each.about}."]
-            ),
-            *([] if getattr(each, "certificate", None) is None else [str(each.certificate)]),
-            *(getattr(each, "notes", None) or each.plain()["notes"]),
-        ]
-        for group, each in outcomes.items()
-    }
-    lists = list(own.values())
-    shared = [
-        note
-        for note in dict.fromkeys(lists[0] if lists else [])
-        if all(note in each for each in lists)
-    ]
+    lists: dict[Hashable, list[str]] = {}
+    for group, each in outcomes.items():
+        about, certificate = getattr(each, "about", None), getattr(each, "certificate", None)
+        own = [] if about is None else [f"The interval is for {about}."]
+        own += [] if certificate is None else [str(certificate)]
+        lists[group] = [*own, *(getattr(each, "notes", None) or each.plain()["notes"])]
+    first = next(iter(lists.values()), [])
+    shared = [note for note in dict.fromkeys(first) if all(note in each for each in lists.values())]
     found = [*shared]
-    for group, notes in own.items():
+    for group, notes in lists.items():
         found += [f"{group_title(group)}: {note}" for note in notes if note not in shared]
     return found
 

@@ -11,7 +11,7 @@ import prudent
 from prudent.accounting import PldAccountant
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import histogram
-from prudent.release.statistics.histograms import round_edges
+from prudent.release.statistics.summaries import round_edges
 from tests.oracles.multisets import data_sets, neighbours, records
 from tests.release.recording import Book, Silence
 

@@ -2,8 +2,8 @@
 
 The proposal is a sensitivity τ. A private test decides whether the data set is far from every data
 set on which one record can move the statistic by more than τ. If it is, the robust statistic f₂ is
-released with noise calibrated to τ. If not, the mechanism refuses, or releases a fallback f₁ with
-noise calibrated to its global sensitivity.
+released with noise calibrated to τ. If not, the mechanism refuses, or falls back: it releases f₂
+with noise calibrated to its global sensitivity.
 
 **Calibration** to (ε, δ) chooses the test, its failure probability and the noise. The cost of a run
 is the larger of two cases, not their sum: an accident of the test, which costs δ₀, and the test
@@ -144,17 +144,11 @@ class ProposeTestReleaseMechanism:
         """Return the mechanism with the least noise of which one run is (epsilon, delta)-DP.
 
         Args:
-            propose: τ, in the unit of the data; 0 for a value that is released without noise or
-                refused.
+            propose: See `ProposeTestReleaseMechanism`, as for the arguments that are not here.
             epsilon: ε of one run, at least 0.001.
             delta: δ of one run, in (0, 1/2).
-            bounds: Public bounds on the data, or None.
-            fallback_sensitivity: Global sensitivity of the fallback; None means the distance
-                between the bounds.
             fallback: Whether a failed test releases the statistic with noise for `bounds`.
-            distribution: Distribution of the noise of the value, and of the test.
-            failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
-                delta/2.
+            failure: As there, in (0, delta]; None means delta/2.
 
         Guarantee:
             The event of the mechanism costs at most (epsilon, delta). With Laplace noise this is a
@@ -252,24 +246,18 @@ class ProposeTestReleaseMechanism:
         )
 
     def release(
-        self,
-        data: Data,
-        measure: Callable[[Data], RobustValue],
-        fallback: Callable[[Data], Sequence[int]] | None = None,
-        *,
-        noise: Noise | None = None,
+        self, data: Data, measure: Callable[[Data], RobustValue], *, noise: Noise | None = None
     ) -> Outcome:
         """Run the mechanism once.
 
         Args:
             data: The records, in whatever form `measure` reads them.
             measure: Returns f₂ and its margin for the sensitivity `steps`, in steps of `lattice`.
-            fallback: Returns f₁, in steps; None uses f₂ with noise for its global sensitivity.
             noise: Source of randomness; None uses the operating system's.
 
         Raises:
-            SourceError: If `measure` or `fallback` fails. The original message is withheld, since
-                it may quote records.
+            SourceError: If `measure` fails. The original message is withheld, since it may quote
+                records.
         """
         noise = source_of(noise)
         measured = redact_errors(measure, data)
@@ -283,9 +271,8 @@ class ProposeTestReleaseMechanism:
             scale = self.robust_noise_multiplier * self.steps
             return self._released(measured.value, scale, Branch.ROBUST, noise)
         if self.falls_back:
-            value = measured.value if fallback is None else redact_errors(fallback, data)
             scale = self.fallback_noise_multiplier * self.sensitivity_in_steps
-            return self._released(value, scale, Branch.FALLBACK, noise)
+            return self._released(measured.value, scale, Branch.FALLBACK, noise)
         return Refused(self._reason, self.event)
 
     @property
