@@ -325,23 +325,15 @@ class Ratio(Statistic):
 
     @override
     def prepare(self, priced: Priced, pool: Column, noise: Noise) -> Priced:
-        (above, first), (below, second) = zip(priced.mechanism, _pools(pool), strict=True)
-        tasks = [
-            lambda: self.sums.prepare(above, first, noise),
-            lambda: self.sums.prepare(below, second, noise),
-        ]
+        both = zip(priced.mechanism, _pools(pool), strict=True)
+        tasks = [functools.partial(self.sums.prepare, *each, noise) for each in both]
         return attrs.evolve(priced, mechanism=tuple(together(tasks)))
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
-        above, below = priced.mechanism
-        second = cast(PairColumn, records).second
-        totals = together(
-            [
-                lambda: self.sums.answer(above, records, noise),
-                lambda: self.sums.answer(below, second, noise),
-            ]
-        )
+        columns = records, cast(PairColumn, records).second
+        both = zip(priced.mechanism, columns, strict=True)
+        totals = together([functools.partial(self.sums.answer, *each, noise) for each in both])
         spread = RatioSpread(*totals)
         known = all(total.known for total in totals)
         about = f"{spread.above.about} divided by {spread.below.about}"
