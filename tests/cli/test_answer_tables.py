@@ -19,7 +19,6 @@ import pandas as pd
 
 import prudent
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.outcome import records_of
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +65,9 @@ def test_rows_have_the_names_of_the_caller(path: Path) -> None:
     assert list(frame) == ["city", "statistic", "value", "low", "high", "status"]
     assert several.to_arrow().column_names == list(frame)
     assert len(frame) == 4
-    assert [each["count"] for each in records_of(_grouped(path).histogram("x", epsilon=5, bins=2))]
+    assert [each["count"] for each in _grouped(path).histogram("x", epsilon=5, bins=2).records()]
     one = prudent.median(path, "x", epsilon=5)
-    assert list(records_of(one)[0]) == ["value", "low", "high", "status"]
+    assert list(one.records()[0]) == ["value", "low", "high", "status"]
 
 
 def test_csv_holds_a_row_for_each_number(run: Any, path: Path) -> None:

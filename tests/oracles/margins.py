@@ -113,31 +113,3 @@ def mode_margin(counts: Sequence[int], *, propose: int, cap: int) -> int:
                 least = min(least, apart + abs(h - counts[b]) + equal)
                 least = min(least, apart + abs(h + 1 - counts[b]) + ahead)
     return least
-
-
-def squared_norm(vector: Vector) -> int:
-    """Exact, where the norm would be rounded."""
-    return sum(coordinate**2 for coordinate in vector)
-
-
-def norm_trimmed_sum(vectors: Sequence[Vector], trim: int) -> Vector:
-    """The sum of all vectors but the `trim` longest, equally long ones in their own order."""
-    longest_last = sorted(vectors, key=lambda vector: (squared_norm(vector), vector))
-    kept = longest_last[: max(0, len(vectors) - trim)]
-    return tuple(map(sum, zip(*kept, strict=True))) if kept else ()
-
-
-def norm_trimmed_margin(
-    vectors: Sequence[Vector], trim: int, *, longest: Vector, propose: int, cap: int
-) -> int:
-    """How many records as long as can be it takes until the next one moves the sum by over τ."""
-    data = list(vectors)
-    zero = (0,) * len(longest)
-    for changes in range(cap):
-        before = norm_trimmed_sum(data, trim) or zero
-        data.append(longest)
-        after = norm_trimmed_sum(data, trim) or zero
-        moved = tuple(y - x for x, y in zip(before, after, strict=True))
-        if squared_norm(moved) > propose**2:
-            return changes
-    return cap

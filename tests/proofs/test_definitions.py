@@ -384,7 +384,6 @@ CHECKS: dict[str, tuple[Callable[[], None], ...]] = {
     "release.ptr.margins.interquartile_range": (compared("interquartile range"),),
     "release.ptr.margins.quantile": (compared("quantile"), compared("margin of a quantile")),
     "release.ptr.mechanism.ProposeTestReleaseMechanism": (check_mechanism,),
-    "release.ptr.trimmed.trimmed_sum": (compared("margin of a trimmed sum"),),
     "training.aggregation.ProposeTestRelease": (check_training,),
     "training.aggregation.keep_smallest": (check_training,),
 }

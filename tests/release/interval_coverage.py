@@ -3,12 +3,9 @@
 An interval is read back from the printed line, with the bounds that it says values were clipped to,
 and compared with the statistic of the values clipped to these bounds. So is the printed share of
 values outside. Where there is no value at all every interval is wrong.
-
-    python -m tests.release.interval_coverage 100     # 100 runs a cell
 """
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +27,6 @@ TABLES: dict[str, Callable[[int], FloatArray]] = {
     "one value": lambda n: np.full(n, 5.0),
     "all null": lambda n: np.full(n, np.nan),
 }
-SIZES = 1, 50, 1_000, 10_000
-EPSILONS = 0.3, 1.0
 
 TRUTH = {"mean": np.mean, "sum": np.sum, "variance": np.var}
 
@@ -69,21 +64,3 @@ def outcomes(name: str, values: FloatArray, epsilon: float, runs: int) -> Counte
         outside = 100 * np.mean((known < given["least"]) | (known > given["most"]))
         seen["wrong share"] += not low <= outside <= high
     return seen
-
-
-def main(runs: int) -> None:
-    """Print the table."""
-    columns = [(size, epsilon) for size in SIZES for epsilon in EPSILONS]
-    print("| mean of | " + " | ".join(f"n = {n:,}, ε = {e}" for n, e in columns) + " |")
-    print("|---" * (1 + len(columns)) + "|")
-    for table, draw in TABLES.items():
-        cells = []
-        for size, epsilon in columns:
-            seen = outcomes("mean", draw(size), epsilon, runs)
-            share = f"{seen['right']}, {seen['none']}"
-            cells.append(share if not seen["wrong"] else f"{share}, wrong {seen['wrong']}")
-        print(f"| {table} | " + " | ".join(cells) + " |", flush=True)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

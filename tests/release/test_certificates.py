@@ -18,7 +18,6 @@ from prudent.release.certificates import (
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.ptr import margins
-from prudent.release.ptr.margins import lattice_mode
 from prudent.release.ptr.trimmed import trimmed_mean
 from tests.oracles.array_column import ArrayColumn
 
@@ -69,7 +68,6 @@ MEASURES = {
     "trimmed mean": lambda column, propose: trimmed_mean(
         column, LATTICE, 1, default=2, propose=propose, cap=9
     ),
-    "mode": lambda column, propose: lattice_mode(column, LATTICE, propose=propose, cap=9),
     "iqr": lambda column, propose: margins.interquartile_range(
         column, LATTICE, propose=propose, cap=9
     ),

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
-from prudent.release import search_quantile
 from prudent.release.columns import scales
 from prudent.release.columns.column import Column
 from prudent.release.failures import UNREADABLE, SourceError, redact_errors
@@ -26,7 +25,6 @@ from prudent.release.statistics import (
     mode,
     quantiles,
     trimmed_mean,
-    trimmed_sum,
     variance,
 )
 from tests.oracles.array_column import ArrayColumn
@@ -69,7 +67,6 @@ RELEASES: dict[str, Any] = {
     "trimmed mean": lambda column: trimmed_mean(column, trim=1, propose=1.0, **COST),
     "mode": lambda column: mode(column, **COST),
     "mode, list": lambda column: mode(column, categories=[1.0, 2.0], **COST),
-    "mode of numbers": lambda column: mode(column, propose=1.0, **COST),
     "exponential": lambda column: median(column, epsilon=1.0),
     "exponential, range": lambda column: iqr(column, epsilon=1.0),
     "exponential, several": lambda column: quantiles(column, ps=[0.1, 0.9], epsilon=1.0),
@@ -79,7 +76,6 @@ RELEASES: dict[str, Any] = {
     "describe": lambda column: describe(column, epsilon=1.0),
     "histogram": lambda column: histogram(column, epsilon=1.0),
     "certificate": lambda column: certify_quantile(column, high=3.0, epsilon=1.0),
-    "search": lambda column: search_quantile(column, proposals=[1.0], **COST),
 }
 
 
@@ -98,16 +94,6 @@ def test_every_failure_of_a_release_looks_the_same(name: str, error: BaseExcepti
     assert str(caught.value) == UNREADABLE
     assert "secret" not in "".join(traceback.format_exception(caught.value))
     assert caught.value.__context__ is caught.value.__cause__ is None
-
-
-@pytest.mark.thorough
-def test_a_sum_of_vectors_fails_in_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> Any:
-        raise MemoryError("secret")
-
-    monkeypatch.setattr("prudent.release.ptr.trimmed.trimmed_sum", fail)
-    with pytest.raises(SourceError, match="could not be read"):
-        trimmed_sum(np.ones((9, 2)), trim=1, propose=1.0, **COST)
 
 
 @pytest.mark.parametrize(

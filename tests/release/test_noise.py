@@ -19,7 +19,6 @@ from prudent.accounting import (
     GaussianTest,
     LaplaceTest,
 )
-from prudent.release import search_quantile
 from prudent.release.noise import Distribution, ReproducibleNoise, SecureNoise
 
 DRAWS = 4_000
@@ -127,11 +126,9 @@ def _private_groups(**options: Any) -> object:
         functools.partial(release.count, [1.0, 2.0]),
         functools.partial(release.median, [1.0, 2.0], bounds=(0, 9)),
         functools.partial(release.median, [1.0, 2.0], propose=1, delta=1e-6),
-        functools.partial(search_quantile, [1.0, 2.0], proposals=[1, 2], delta=1e-6),
-        functools.partial(release.trimmed_sum, np.ones((2, 1)), trim=1, propose=1, delta=1e-6),
         _private_groups,
     ],
-    ids=["sum", "selection", "test", "proposal", "vectors", "groups"],
+    ids=["sum", "selection", "test", "groups"],
 )
 @pytest.mark.parametrize("noise", [7, "x", SecureNoise])
 def test_what_is_no_source_is_refused_before_the_charge(

@@ -17,11 +17,10 @@ from prudent.release.ptr.margins import (
     RobustValue,
     check_margin,
     interquartile_range,
-    lattice_mode,
     quantile,
 )
 from prudent.release.ptr.trimmed import trimmed_mean as measured_mean
-from prudent.release.statistics import iqr, median, mode, trimmed_mean
+from prudent.release.statistics import iqr, median, trimmed_mean
 from tests.oracles.array_column import ArrayColumn
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
@@ -43,7 +42,6 @@ def a_mean(trim: int) -> Measure:
 MEASURES = {
     **{f"{p}-quantile": a_quantile(p) for p in ("1/2", "1/4", "9/10", "1")},
     "iqr": interquartile_range,
-    "mode": lattice_mode,
     "mean": a_mean(0),
     "trimmed mean": a_mean(2),
 }
@@ -93,7 +91,6 @@ STATISTICS = {
     "median": median,
     "iqr": iqr,
     "trimmed mean": functools.partial(trimmed_mean, trim=200),
-    "mode": lambda data, **options: mode(data - data % 50_000, **options),
 }
 
 

@@ -115,7 +115,7 @@ def test_a_refusal_is_plain() -> None:
     plain = refused.plain()
     assert (plain["status"], plain["value"], plain["interval"]) == ("refused", None, None)
     assert plain["notes"] == [refused.reason]
-    assert refused._repr_html_().startswith("<b>Refused.</b>")
+    assert refused._repr_html_().startswith("<pre>Refused.")
 
 
 @pytest.mark.parametrize("name", ["median", "describe", "histogram", "table", "groups"])
@@ -191,7 +191,6 @@ def test_answers_are_of_the_type_of_the_column(name: str) -> None:
         statistics.median(data, **tested),
         statistics.quantile(data, p=0.4, certify=length, **cost),
         statistics.trimmed_mean(data, trim=60, **tested),
-        statistics.mode(data, **tested | {"propose": 3 * length}),
         statistics.mean(data, **cost),
     ):
         assert isinstance(released, Released), released

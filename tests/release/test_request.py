@@ -42,7 +42,6 @@ ASK: dict[str, Any] = {
     "iqr, tested": functools.partial(statistics.iqr, **TESTED),
     "trimmed mean": functools.partial(statistics.trimmed_mean, trim=100, **TESTED),
     "mode": functools.partial(statistics.mode, delta=1e-6),
-    "mode, tested": functools.partial(statistics.mode, **TESTED),
 }
 
 
@@ -79,9 +78,8 @@ def test_a_signature_names_every_option(name: str) -> None:
     assert inspect.Parameter.VAR_KEYWORD not in kinds
     assert parameters["epsilon"].default is inspect.Parameter.empty
     assert {"delta", "ledger", "noise", "dry_run"} <= parameters.keys()
-    if name != "trimmed_sum":  # of vectors, not of a table
-        missing = {"by", "groups", "read_as"} if name == "top_k" else set()  # groups are its answer
-        assert set(TABLE_OPTIONS) - missing <= parameters.keys()
+    missing = {"by", "groups", "read_as"} if name == "top_k" else set()  # groups are its answer
+    assert set(TABLE_OPTIONS) - missing <= parameters.keys()
 
 
 def test_the_signature_of_a_median() -> None:
@@ -251,7 +249,6 @@ ADVICE: dict[str, tuple[Any, str]] = {
     "iqr": (functools.partial(statistics.iqr, propose=1e-3), "Leave the proposal out"),
     "trimmed mean": (functools.partial(statistics.trimmed_mean, trim=2, propose=1e-3), "Trim more"),
     "mode": (statistics.mode, "count of each category"),
-    "mode of numbers": (functools.partial(statistics.mode, propose=1e-3), "released as a category"),
 }
 
 
@@ -266,9 +263,3 @@ def test_a_refusal_says_what_failed_and_what_would_help(name: str) -> None:
     assert helps in advice
     assert "costs again" in advice
     assert outcomes[0].plain()["notes"] == [outcomes[0].reason]
-
-
-@pytest.mark.thorough
-def test_a_refused_sum_of_vectors_says_to_trim_more() -> None:
-    refused = statistics.trimmed_sum(np.ones((9, 2)), trim=1, propose=0.5, epsilon=1.0, delta=1e-6)
-    assert "Trim more vectors" in refused.reason

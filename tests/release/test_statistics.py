@@ -3,47 +3,21 @@
 import functools
 import math
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
-from prudent.accounting import DiscreteLaplaceTest, PldAccountant
+from prudent.accounting import PldAccountant
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, Refused, Released
-from prudent.release.statistics import iqr, median, mode, quantile, trimmed_mean, trimmed_sum
-from tests.oracles.array_column import ArrayColumn
+from prudent.release.statistics import iqr, median, mode, quantile, trimmed_mean
+from tests.release.recording import Book
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 SAMPLE = np.random.default_rng(5).normal(100.0, 10.0, 20_000)
 SORTED = np.sort(SAMPLE)
-
-
-class Book:
-    """A ledger that remembers, or refuses."""
-
-    def __init__(self, *, empty: bool = False) -> None:
-        self.charges: list[tuple[object, str, float | None]] = []
-        self.empty = empty
-
-    def charge(self, event: object, label: str = "", *, delta: float | None = None) -> None:
-        if self.empty:
-            raise OverflowError("over budget")
-        self.charges.append((event, label, delta))
-
-
-class Unreadable(ArrayColumn):
-    """A column that must not be read yet."""
-
-    def __init__(self, book: Book) -> None:
-        super().__init__(SAMPLE)
-        self._book = book
-
-    def count(self) -> int:
-        assert self._book.charges, "data were read before the ledger was charged"
-        return super().count()
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -55,11 +29,6 @@ def test_a_series_is_as_good_as_an_array(library: str) -> None:
     options = {"propose": 0.1, **BUDGET, "noise": ReproducibleNoise(1)}
     given = median(series, **options)
     assert given == median(SAMPLE, **options | {"noise": ReproducibleNoise(1)})
-
-
-def test_a_ledger_is_opened_by_its_path(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"a.db does not exist"):
-        median(Unreadable(Book()), propose=0.1, **BUDGET, ledger=tmp_path / "a.db")
 
 
 CASES = {
@@ -92,31 +61,11 @@ def test_far_too_small_a_proposal_is_refused(name: str) -> None:
     assert isinstance(statistic(SAMPLE, **tiny, **BUDGET), Refused)
 
 
-@pytest.mark.unhurried
-@pytest.mark.parametrize("name", CASES)
-def test_the_ledger_is_charged_before_data_are_read(name: str) -> None:
-    statistic, arguments, _ = CASES[name]
-    book = Book()
-    released = statistic(Unreadable(book), **arguments, **BUDGET, ledger=book)
-    ((event, label, delta),) = book.charges
-    assert event == released.event
-    assert label == ("median" if name == "median" else label)
-    assert delta == BUDGET["delta"]
-    assert PldAccountant().compose(event).get_epsilon(1e-6) <= 1.0
-
-
-def test_nothing_is_read_when_the_budget_is_spent() -> None:
-    book = Book(empty=True)
-    with pytest.raises(OverflowError):
-        median(Unreadable(book), propose=1, **BUDGET, ledger=book)
-
-
 def test_bad_input_is_not_charged() -> None:
     book = Book()
     for wrong in (
         {"propose": -1},
         {"propose": 0},
-        {"propose": 1, "failure": 0.4},
         {"propose": 1, "unit": "person"},
         {"propose": 1, "groups": "a"},
     ):
@@ -133,8 +82,8 @@ def test_bad_input_is_not_charged() -> None:
 
 @pytest.mark.parametrize(
     "statistic",
-    [median, iqr, mode, functools.partial(trimmed_mean, trim=3)],
-    ids=["median", "iqr", "mode", "trimmed mean"],
+    [median, iqr, functools.partial(trimmed_mean, trim=3)],
+    ids=["median", "iqr", "trimmed mean"],
 )
 def test_a_number_needs_a_proposal_above_zero(statistic) -> None:
     book = Book()
@@ -147,13 +96,6 @@ def test_a_refusal_says_the_same_whatever_the_data() -> None:
     outcomes = [median(data, propose=1.0, **BUDGET) for data in ([], [1.0], [1e300, -1e300])]
     assert len({outcome.reason for outcome in outcomes}) == 1
     assert len({repr(outcome.event) for outcome in outcomes}) == 1
-
-
-def test_the_same_seed_gives_the_same_answer() -> None:
-    first, second = (
-        median(SAMPLE, propose=0.1, **BUDGET, noise=ReproducibleNoise(4)) for _ in range(2)
-    )
-    assert first == second
 
 
 @pytest.mark.parametrize(
@@ -194,8 +136,7 @@ def test_the_fallback_of_a_mean_has_noise_for_every_step_of_the_lattice() -> Non
 
 @pytest.mark.unhurried
 def test_gaussian_noise_on_request() -> None:
-    test = DiscreteLaplaceTest(2.0)
-    released = median(SAMPLE, propose=0.1, **BUDGET, distribution=Distribution.GAUSSIAN, test=test)
+    released = median(SAMPLE, propose=0.1, **BUDGET, distribution=Distribution.GAUSSIAN)
     assert PldAccountant().compose(released.event).get_epsilon(1e-6) <= 1.0
     assert released.noise_scale > math.sqrt(8) * 0.1
 
@@ -218,52 +159,6 @@ class TestMode:
         data = ["secret"] * 900 + ["a"] * 100
         assert mode(data, categories=["a", "b"], **BUDGET).value == "a"
 
-    def test_numbers_with_a_proposal(self) -> None:
-        released = mode(np.repeat([5.0, 6.0, 90.0], [500, 450, 20]), propose=2.0, **BUDGET)
-        assert abs(released.value - 5) < 25 * released.noise_scale
-
     def test_bounds_make_no_sense_for_categories(self) -> None:
-        with pytest.raises(ValueError, match="bounds"):
+        with pytest.raises(TypeError, match="bounds"):
             mode(["a"], **BUDGET, bounds=(0, 1))
-        with pytest.raises(ValueError, match="both"):
-            mode([1.0], **BUDGET, propose=1.0, categories=[1.0])
-
-
-CHEAP = {**BUDGET, "test": DiscreteLaplaceTest(2.0)}
-
-
-class TestTrimmedSum:
-    vectors = np.random.default_rng(1).normal(size=(500, 3))
-
-    def test_it_is_near_the_truth(self) -> None:
-        released = trimmed_sum(self.vectors, trim=60, propose=5.0, **CHEAP)
-        kept = self.vectors[np.argsort(np.linalg.norm(self.vectors, axis=1))[:-60]].sum(axis=0)
-        assert np.linalg.norm(np.array(released.value) - kept) < 30 * released.noise_scale
-        assert PldAccountant().compose(released.event).get_epsilon(1e-6) <= 1.0
-
-    def test_too_many_long_vectors_are_refused(self) -> None:
-        assert isinstance(trimmed_sum(self.vectors, trim=60, propose=0.5, **CHEAP), Refused)
-
-    def test_or_all_are_summed_with_noise_for_the_bound(self) -> None:
-        released = trimmed_sum(
-            self.vectors, trim=60, propose=0.5, bound=4.0, fallback=True, **CHEAP
-        )
-        assert released.branch is Branch.FALLBACK
-        assert released.noise_scale > 8
-
-    @pytest.mark.parametrize(
-        "wrong",
-        [{"fallback": True}, {"bound": 0.1}, {"trim": -1}, {"propose": 0}],
-    )
-    def test_bad_input(self, wrong: dict) -> None:
-        with pytest.raises(ValueError, match="Expected"):
-            trimmed_sum(self.vectors, **{"trim": 60, "propose": 1.0, **CHEAP, **wrong})
-
-    def test_no_table(self) -> None:
-        with pytest.raises(ValueError, match="1 dimensions"):
-            trimmed_sum(np.array([1.0, 2.0]), trim=1, propose=1.0, **CHEAP)
-
-    @pytest.mark.parametrize("odd", [[[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0]], [["a"]]])
-    def test_whether_a_list_is_a_table_is_not_for_one_record_to_decide(self, odd: list) -> None:
-        with pytest.raises(ValueError, match="Expected vectors an array of numbers"):
-            trimmed_sum(odd, trim=1, propose=1.0, **CHEAP)

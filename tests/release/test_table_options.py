@@ -45,7 +45,6 @@ NUMERIC: dict[str, Any] = {
     "histogram": statistics.histogram,
     "certificate": functools.partial(statistics.certify_quantile, high=9.0),
     "trimmed mean": functools.partial(statistics.trimmed_mean, trim=5, **TESTED),
-    "mode of numbers": functools.partial(statistics.mode, **TESTED),
 }
 
 
@@ -120,38 +119,7 @@ def test_what_was_done_to_the_rows_is_said(name: str) -> None:
 # --- columns without numbers ----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("sources")
-    pa.parquet.write_table(TABLE, folder / "t.parquet")
-    with pytest.importorskip("duckdb").connect(str(folder / "t.duckdb")) as database:
-        database.execute(f"CREATE TABLE t AS FROM '{folder / 't.parquet'}'")
-    return {
-        "parquet": {"data": str(folder / "t.parquet")},
-        "duckdb": {"data": str(folder / "t.duckdb"), "table": "t"},
-        "arrow": {"data": TABLE},
-        "ibis": {"data": ibis.memtable(TABLE)},
-        "pandas": {"data": TABLE.to_pandas()},
-        "polars": {"data": pytest.importorskip("polars").from_arrow(TABLE)},
-        "lazy": {"data": pytest.importorskip("polars").from_arrow(TABLE).lazy()},
-    }
-
-
 # A text of a pandas frame is an object, which is read as in a CSV file.
-@pytest.mark.parametrize("source", ["parquet", "duckdb", "arrow", "ibis", "polars", "lazy"])
-def test_text_is_refused_free_of_charge(sources, source) -> None:
-    book = Book()
-    with pytest.raises(ArgumentError) as caught:
-        statistics.median(**sources[source], column="city", epsilon=1.0, ledger=book)
-    assert caught.value.argument == "column"
-    assert book.charges == []
-
-
-def test_arrays_of_text_are_refused_as_well() -> None:
-    book = Book()
-    with pytest.raises(ValueError, match="numbers"):
-        statistics.median(np.array(TABLE["city"].to_pylist()), epsilon=1.0, ledger=book)
-    assert book.charges == []
 
 
 @pytest.mark.parametrize("name", NUMERIC)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attrs
 import typer
 
+from prudent._files import check_writable
 from prudent._validate import ArgumentError
 from prudent.cli import options
 from prudent.cli.display import echo, echo_json, neutral, note, only_elapsed
@@ -160,6 +161,7 @@ class Request:
     ] = False
     as_json: options.Json = False
     as_csv: options.Csv = False
+    parquet: options.Parquet = None
 
     def options(self) -> dict[str, Any]:
         """The options of the library's functions, without those that were not given."""
@@ -236,9 +238,7 @@ def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., N
     return add
 
 
-def answer(
-    request: Request, statistic: str, *, draw: Callable[[Any], None] | None = None, **own: Any
-) -> None:
+def answer(request: Request, statistic: str, **own: Any) -> None:
     """Release, print what came of it, and end with the exit status that says so."""
     from prudent import release
 
@@ -250,15 +250,15 @@ def answer(
     for name in given.keys() - inspect.signature(ask).parameters:  # such as bounds for a count
         title = ask.__name__.replace("_", " ")
         raise ArgumentError(name, f"none for a {title}", got=given[name])
-    ask_and_print(request, functools.partial(ask, **given), draw)
+    ask_and_print(request, functools.partial(ask, **given))
 
 
-def ask_and_print(
-    request: Request, ask: Callable[..., Any], draw: Callable[[Any], None] | None = None
-) -> None:
+def ask_and_print(request: Request, ask: Callable[..., Any]) -> None:
     """Ask, print what came of it, and end with the exit status that says so."""
     if request.as_json and request.as_csv:
         raise ArgumentError("csv", "without --json", shown="both")
+    if request.parquet is not None:
+        check_writable(request.parquet.parent)  # before anything is paid for
     if request.dry_run:
         preview: Preview = ask(dry_run=True)
         if request.as_json:
@@ -271,8 +271,12 @@ def ask_and_print(
     with budget(request) as ledger, only_elapsed():
         outcome = ask(ledger=ledger)
     _print(request, outcome)
-    if draw is not None:
-        draw(outcome)  # after the answer, which is paid for, is out
+    if request.parquet is not None:
+        import pyarrow
+        import pyarrow.parquet
+
+        rows = pyarrow.Table.from_pylist(outcome.records())
+        pyarrow.parquet.write_table(rows, request.parquet)
     if request.ledger is None:
         note("No --ledger: not charged to any budget.")
     outcomes = outcome.values() if isinstance(outcome, dict) else [outcome]
@@ -371,11 +375,9 @@ def _print_csv(outcome: Any) -> None:
     """Print one row for each number; a value with a line end in it stays in its line."""
     import csv
 
-    from prudent.release.outcome import records_of
-
     rows = [
         {name: "" if each is None else neutral(_plain_value(each)) for name, each in row.items()}
-        for row in records_of(outcome)
+        for row in outcome.records()
     ]
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()

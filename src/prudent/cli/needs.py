@@ -60,7 +60,6 @@ def in_postgres(value: Any) -> bool:
 NEEDS_OF_OPTIONS: dict[tuple[str, str], tuple[str, Callable[[Any], bool]]] = {
     ("audit", "plot"): (PLOTS, given),
     ("budget", "location"): (TABLES, in_postgres),
-    ("release histogram", "out"): (PLOTS, given),
 }
 """The extra that a command needs besides, if an option of it has a value like this."""
 

@@ -183,6 +183,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as one line
 Csv = Annotated[
     bool, typer.Option("--csv", help="Print CSV: a row for each number, with value, low and high.")
 ]
+Parquet = Annotated[Path | None, value("FILE", "Also write these rows to a Parquet file.")]
 
 
 def quiet() -> Any:

@@ -10,7 +10,6 @@ from prudent.release.columns.opening import open_groups as open_groups
 from prudent.release.columns.sources import TextFile as TextFile
 from prudent.release.data_table import GroupedTable as GroupedTable
 from prudent.release.data_table import Table as Table
-from prudent.release.functions import search_quantile as search_quantile
 from prudent.release.functions import table as table
 from prudent.release.joins import Join as Join
 from prudent.release.joins import join as join
@@ -53,9 +52,7 @@ from prudent.release.statistics import ratio as ratio
 from prudent.release.statistics import sum as sum
 from prudent.release.statistics import top_k as top_k
 from prudent.release.statistics import trimmed_mean as trimmed_mean
-from prudent.release.statistics import trimmed_sum as trimmed_sum
 from prudent.release.statistics import variance as variance
 from prudent.release.statistics import weighted_mean as weighted_mean
-from prudent.release.statistics.histograms import Histogram as Histogram
 from prudent.release.statistics.summaries import Description as Description
-from prudent.release.statistics.tested import ProposalSearch as ProposalSearch
+from prudent.release.statistics.summaries import Histogram as Histogram

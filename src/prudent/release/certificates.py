@@ -191,12 +191,6 @@ def distance_by_margin(
         most τ, so fewer than g changes leave f inside: g is a lower bound. It changes by at most 1
         with a record: the margin does, and so does the other term wherever both margins are
         positive; elsewhere g is at most 1. The largest g over a public list of τ inherits both.
-
-    Args:
-        measure: Returns the value and its margin for a sensitivity, both in steps.
-        centre: The middle of the interval, in steps.
-        tolerance: Half its width, in whole steps.
-        cap: The largest margin that `measure` tells apart.
     """
     best = 0
     for halving in range(_HALVINGS):

@@ -104,13 +104,7 @@ class ChargedRelease:
     kind: str = "release"  # of the receipt
 
     def note(self, outcomes: Sequence[Any], released: Any, **facts: Any) -> None:
-        """Note the outcomes of all groups, and write the receipt.
-
-        Args:
-            outcomes: Of every group of every statistic.
-            released: What to put into the receipt: public values.
-            **facts: Of the receipt; see `receipt_of`.
-        """
+        """Note the outcomes of all groups, and write the receipt."""
         counts = Counter(
             "refused" if isinstance(each, Refused) else "released" for each in outcomes
         )
@@ -160,25 +154,8 @@ def charge(
     kind: str = "release",
     more: Mapping[str, Any] | None = None,
 ) -> ChargedRelease:
-    """Charge the ledger, if one is given; an exception it raises must stop the release.
-
-    Args:
-        ledger: The ledger; None: not charged to any budget.
-        preview: What will be released.
-        source: The data, whose name the ledger compares with that of its own; with `connect` the
-            name of a table.
-        column: The name of the column.
-        connect: The address of the database that has the table.
-        groups: The public groups, for the ledger's history.
-        unit: The column of privacy units, for the ledger's history.
-        receipt: Where to write the receipt; found to be writable before anything is charged.
-        kind: Of the receipt.
-        more: What else was asked, for the receipt; the ledger notes a digest of all of it.
-
-    Returns:
-        What notes the outcomes in the ledger's history and writes the receipt.
-    """
-    place = ReceiptFile.at(receipt)
+    """Charge the ledger, if one is given; an exception it raises must stop the release."""
+    place = ReceiptFile.at(receipt)  # it can be written, or nothing is charged
     asked = {  # all of it is public
         "statistic": preview.statistic,
         "column": column,

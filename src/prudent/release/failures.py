@@ -35,18 +35,9 @@ def redact_errors(act: Callable[P, T], *arguments: P.args, **named: P.kwargs) ->
     value. So every failure raises the same error, with the message `UNREADABLE`. It is raised
     outside the handler, so that not even `__context__` refers to the original exception.
 
-    Args:
-        act: The function to call.
-        *arguments: Its positional arguments.
-        **named: Its keyword arguments.
-
     Interruptions, and the absence of a package that `prudent` needs, say nothing about records and
     are passed on, but as new exceptions: the original ones may carry a text, or refer to the error
     of an engine that they interrupted.
-
-    Raises:
-        SourceError: if it raises anything other than a missing package or an interruption; the
-            message of a SourceError that it raises itself is passed on.
     """
     try:
         with np.errstate(all="ignore"):  # a warning would reveal that some record is huge

@@ -24,10 +24,9 @@ from prudent.release.joins import Join
 from prudent.release.outcome import Groups, Outcome, Released
 from prudent.release.ptr import margins
 from prudent.release.request import Request, Statistic, release
-from prudent.release.statistics import histograms, moments, pairs, tested
+from prudent.release.statistics import moments, pairs, summaries, tested
 from prudent.release.statistics import quantile_statistics as ranks
-from prudent.release.statistics.histograms import Histogram
-from prudent.release.statistics.summaries import PROBABILITIES, Description, Summary
+from prudent.release.statistics.summaries import PROBABILITIES, Description, Histogram, Summary
 
 if TYPE_CHECKING:
     from prudent.release.questions.tables import Questions
@@ -42,8 +41,8 @@ CHOSEN = ("epsilon", "delta", "bounds", "receipt", "dry_run")
 OF_PAIRS = (*CLIPPED[:3], "other_bounds", *CLIPPED[3:])
 SEVERAL = ("epsilon", "delta", "distribution", "confidence", "receipt", "dry_run")
 TESTED = (
-    *("epsilon", "delta", "propose", "bounds", "fallback", "distribution", "test", "failure"),
-    *("certify", "confidence", "receipt", "dry_run"),
+    *("epsilon", "delta", "propose", "bounds", "fallback", "distribution", "certify"),
+    *("confidence", "receipt", "dry_run"),
 )
 
 _OF_TABLE = (
@@ -212,15 +211,11 @@ def median() -> Asked:
         propose: The proposal τ: how far one record may move the median, in the unit of the data.
             It is tested, and `delta` pays for the test. None: the median is chosen by the
             exponential mechanism, which needs no proposal, no bounds and no δ, and never refuses.
-            With groups, a dictionary with a proposal for each is accepted as well.
         bounds: Public bounds (low, high) on the data, or None. Values outside are clipped to them.
         fallback: Whether a failed test releases the statistic with noise calibrated to `bounds`
             instead of refusing.
         distribution: Distribution of the noise added to a number: Laplace, or Gaussian when very
             many releases share a budget. Gaussian noise needs `delta`.
-        test: A discrete test of the margin; None selects the one with the smaller error.
-        failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
-            delta/2.
         certify: A tolerance, in the unit of the data: a fifth of ε then buys a proof of how many
             records must be added or removed before the statistic is further than that from the
             released value; see `Released.withstands`.
@@ -276,17 +271,6 @@ def quantiles(*, ps: Sequence[Any]) -> Asked:
 def iqr() -> Asked:
     """Release the interquartile range Q(3/4) - Q(1/4)."""
     return ranks.Range()
-
-
-@declared(*CHOSEN, returns=Outcome)
-def search_quantile(*, p: Any = 0.5, proposals: Sequence[Any]) -> Asked:
-    """Release a quantile at the smallest proposal that passes its test; see `ProposalSearch`.
-
-    Args:
-        p: The probability, in (0, 1]; see `quantile`.
-        proposals: A public list of proposals.
-    """
-    return tested.SearchedQuantile(margins.rational(p), proposals)
 
 
 @declared("epsilon", "delta", "confidence", "receipt", "dry_run")
@@ -444,29 +428,18 @@ def weighted_mean(*, largest_weight: float | None = None) -> Asked:
     return pairs.Pairs("weighted"), {"other_bounds": bounds}
 
 
-@declared(*TESTED, need=2.0, returns=Outcome)
-def mode(
-    *,
-    categories: Sequence[Hashable] | None = None,
-    propose: Any = None,
-    bounds: tuple[Any, Any] | None = None,
-    fallback: bool = False,
-) -> Asked:
-    """Release the most frequent value.
+@declared(
+    "epsilon", "delta", "certify", "confidence", "receipt", "dry_run", need=2.0, returns=Outcome
+)
+def mode(*, categories: Sequence[Hashable] | None = None) -> Asked:
+    """Release the most frequent value, without noise, or refuse.
 
     Args:
         categories: The public list of possible categories; records with any other value are
             ignored. None: any category is possible.
-        propose: For numbers: the proposal τ, how far one record may move the mode; noise is added.
-            None: the most frequent category is released without noise, or refused.
-        certify: As for `median`; True for categories, which have no tolerance.
+        certify: True: a proof of how many records must change before another value is the most
+            frequent; see `median`.
     """
-    if propose is not None:
-        if categories is not None:
-            raise ValueError("Expected categories or propose, got both. Numbers have no list.")
-        return tested.ModeOfNumbers()
-    if bounds is not None or fallback:
-        raise ValueError("Expected no bounds and no fallback for the mode of categories, got some.")
     return tested.Mode(categories)
 
 
@@ -484,12 +457,7 @@ def trimmed_mean(*, trim: int, default: Any = None, propose: Any) -> Asked:
 
 
 @declared(*NOISY, need=4.0, returns=Histogram)
-def histogram(
-    *,
-    edges: Sequence[Any] | None = None,
-    bins: int = 20,
-    categories: Sequence[Hashable] | Literal["private"] | None = None,
-) -> Asked:
+def histogram(*, edges: Sequence[Any] | None = None, bins: int = 20) -> Asked:
     """Release how many records lie in each bin.
 
     A record is in one bin, so the noise of each count is that of a single count, however many bins
@@ -500,17 +468,11 @@ def histogram(
             above. None: private quantiles of all groups together, so that bins hold about as many
             records each; they cost 30 % of ε.
         bins: The number of bins to aim at, without edges; few records have fewer.
-        categories: Instead of bins, the values of a column of texts or other categories, from
-            public knowledge; or "private": those with enough records are found privately, which
-            needs `delta`.
 
     Returns:
-        `Histogram`; with groups, one for each. With `categories`, the count of each of them, as of
-        `count` with groups.
+        `Histogram`; with groups, one for each. Of categories ask for a count by group, or `top_k`.
     """
-    if categories is not None:
-        return functools.partial(histograms.release_counts, moments.Count(), categories)
-    return histograms.Bins(edges, _validate.count(1, histograms.MOST_BINS, bins=bins))
+    return summaries.Bins(edges, _validate.count(1, summaries.MOST_BINS, bins=bins))
 
 
 @declared(*NOISY, grouped=False, returns=Groups[Released])
@@ -528,12 +490,10 @@ def top_k(k: int = 10, *, categories: Sequence[Hashable] | Literal["private"] = 
     Returns:
         The noisy counts of the categories, the largest first.
     """
-    k = _validate.count(1, histograms.MOST_CATEGORIES, k=k)
+    k = _validate.count(1, summaries.MOST_CATEGORIES, k=k)
 
     def answer(request: Request) -> Any:
-        if request.by is not None:
-            raise _validate.ArgumentError("by", "None for top_k", got=request.by)
-        found = histograms.release_counts(histograms.TopCount(), categories, request)
+        found = summaries.release_counts(categories, request)
         if isinstance(found, Preview):
             return found
         return found.only(sorted(found, key=lambda group: -found[group].value)[:k])

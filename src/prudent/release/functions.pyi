@@ -1,9 +1,10 @@
 # What stands below the line is derived from the declarations in `functions.py`.
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
-from prudent.accounting import MarginTest
+from typing_extensions import Unpack
+
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import AnyLedger, Preview
 from prudent.release.columns.column import PerUnit
@@ -11,9 +12,8 @@ from prudent.release.data_table import GroupedTable, Table
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Groups, Outcome, Released
 from prudent.release.questions.tables import Questions, ReleasedTable
-from prudent.release.request import By, Condition, GroupNames, Request
-from prudent.release.statistics.histograms import Histogram
-from prudent.release.statistics.summaries import PROBABILITIES, Description
+from prudent.release.request import By, Condition, Request
+from prudent.release.statistics.summaries import PROBABILITIES, Description, Histogram
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -35,25 +35,52 @@ class Declared:
 
 STATISTICS: dict[str, Declared]
 
+class _OfTable(TypedDict, total=False):  # the options that `Table` has; `by` is said below
+    unit: str | None
+    per_unit: PerUnit | None
+    groups_per_unit: int | None
+    where: Condition | None
+    read_as: str | Mapping[str, str] | None
+    connect: str | None
+    table: str | None
+    ledger: AnyLedger | None
+    noise: Noise | None
+
 class _Statistic(Protocol[P, R]):  # a preview has a type of its own
     @overload
-    def __call__(
-        self, column: str | None = ..., *, dry_run: Literal[True], **options: Any
-    ) -> Preview: ...
+    def __call__(self, *args: Any, dry_run: Literal[True], **options: Any) -> Preview: ...
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 class _TestedStatistic(Protocol[P, R, T]):  # with a proposal, the answer may also be a refusal
     @overload
-    def __call__(
-        self, column: str | None = ..., *, dry_run: Literal[True], **options: Any
-    ) -> Preview: ...
+    def __call__(self, *args: Any, dry_run: Literal[True], **options: Any) -> Preview: ...
     @overload
-    def __call__(self, column: str | None = ..., *, propose: object, **options: Any) -> T: ...
+    def __call__(self, *args: Any, propose: object, **options: Any) -> T: ...
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
-class _Method(Protocol[P, V]):  # of a table by groups, it returns one answer for each
+class _Function(Protocol[P, V]):  # by groups, it returns one answer for each
+    @overload
+    def __call__(self, *args: Any, dry_run: Literal[True], **options: Any) -> Preview: ...
+    @overload
+    def __call__(self, *args: Any, by: By, **options: Any) -> Groups[V]: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V: ...
+
+class _TestedFunction(Protocol[P, V]):
+    @overload
+    def __call__(self, *args: Any, dry_run: Literal[True], **options: Any) -> Preview: ...
+    @overload
+    def __call__(self, *args: Any, by: By, propose: object, **options: Any) -> Groups[Outcome]: ...
+    @overload
+    def __call__(self, *args: Any, propose: object, **options: Any) -> Outcome: ...
+    @overload
+    def __call__(self, *args: Any, by: By, **options: Any) -> Groups[V]: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V: ...
+
+class _Method(Protocol[P, V]):
     @overload
     def __get__(self, table: GroupedTable, owner: Any = ...) -> _Statistic[P, Groups[V]]: ...
     @overload
@@ -77,58 +104,33 @@ class _UngroupedMethod(Protocol[P, R]):
     @overload
     def __get__(self, table: None, owner: Any = ...) -> Callable[..., Any]: ...
 
+def _answers_of_any(function: Callable[P, V]) -> _Function[P, V]: ...
+def _tested_of_any(function: Callable[P, V]) -> _TestedFunction[P, V]: ...
+def _ungrouped_of_any(function: Callable[P, V]) -> _Statistic[P, V]: ...
 def _answers(method: Callable[Concatenate[Any, P], V]) -> _Method[P, V]: ...
 def _tested(method: Callable[Concatenate[Any, P], V]) -> _TestedMethod[P, V]: ...
 def _ungrouped(method: Callable[Concatenate[Any, P], V]) -> _UngroupedMethod[P, V]: ...
 
 # --- derived by tests/release/test_functions.py: what stands below is written there ---
 
-@overload
+@_tested_of_any
 def median(
     data: Any = None,
     column: str | None = None,
     *,
     epsilon: float,
     delta: float | None = None,
-    propose: None = None,
+    propose: Any = None,
     bounds: tuple[Any, Any] | None = None,
     fallback: bool = False,
     distribution: Distribution = Distribution.LAPLACE,
-    test: MarginTest | None = None,
-    failure: float | None = None,
     certify: Any = None,
     confidence: float = 0.95,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def median(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def median(
-    data: Any = None, column: str | None = None, *, by: By, propose: object, **options: Any
-) -> Groups[Outcome]: ...
-@overload
-def median(
-    data: Any = None, column: str | None = None, *, propose: object, **options: Any
-) -> Outcome: ...
-@overload
-def median(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_tested_of_any
 def quantile(
     data: Any = None,
     column: str | None = None,
@@ -136,45 +138,17 @@ def quantile(
     p: Any,
     epsilon: float,
     delta: float | None = None,
-    propose: None = None,
+    propose: Any = None,
     bounds: tuple[Any, Any] | None = None,
     fallback: bool = False,
     distribution: Distribution = Distribution.LAPLACE,
-    test: MarginTest | None = None,
-    failure: float | None = None,
     certify: Any = None,
     confidence: float = 0.95,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def quantile(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def quantile(
-    data: Any = None, column: str | None = None, *, by: By, propose: object, **options: Any
-) -> Groups[Outcome]: ...
-@overload
-def quantile(
-    data: Any = None, column: str | None = None, *, propose: object, **options: Any
-) -> Outcome: ...
-@overload
-def quantile(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def quantiles(
     data: Any = None,
     column: str | None = None,
@@ -185,105 +159,27 @@ def quantiles(
     bounds: tuple[Any, Any] | None = None,
     confidence: float = 0.95,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def quantiles(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def quantiles(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_tested_of_any
 def iqr(
     data: Any = None,
     column: str | None = None,
     *,
     epsilon: float,
     delta: float | None = None,
-    propose: None = None,
+    propose: Any = None,
     bounds: tuple[Any, Any] | None = None,
     fallback: bool = False,
     distribution: Distribution = Distribution.LAPLACE,
-    test: MarginTest | None = None,
-    failure: float | None = None,
     certify: Any = None,
     confidence: float = 0.95,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def iqr(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def iqr(
-    data: Any = None, column: str | None = None, *, by: By, propose: object, **options: Any
-) -> Groups[Outcome]: ...
-@overload
-def iqr(
-    data: Any = None, column: str | None = None, *, propose: object, **options: Any
-) -> Outcome: ...
-@overload
-def iqr(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
-def search_quantile(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    p: Any = 0.5,
-    proposals: Sequence[Any],
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
-) -> Outcome: ...
-@overload
-def search_quantile(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def search_quantile(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Outcome]: ...
-@overload
+@_answers_of_any
 def certify_quantile(
     data: Any = None,
     column: str | None = None,
@@ -295,28 +191,10 @@ def certify_quantile(
     delta: float | None = None,
     confidence: float = 0.95,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def certify_quantile(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def certify_quantile(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def maximum(
     data: Any = None,
     column: str | None = None,
@@ -325,28 +203,10 @@ def maximum(
     delta: float | None = None,
     bounds: tuple[Any, Any] | None = None,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def maximum(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def maximum(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def minimum(
     data: Any = None,
     column: str | None = None,
@@ -355,28 +215,10 @@ def minimum(
     delta: float | None = None,
     bounds: tuple[Any, Any] | None = None,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def minimum(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def minimum(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def count(
     data: Any = None,
     column: str | None = None,
@@ -385,28 +227,10 @@ def count(
     delta: float | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def count(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def count(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def count_distinct(
     data: Any = None,
     column: str | None = None,
@@ -415,28 +239,10 @@ def count_distinct(
     delta: float | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def count_distinct(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def count_distinct(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def proportion(
     data: Any = None,
     column: str | None = None,
@@ -445,28 +251,10 @@ def proportion(
     delta: float | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def proportion(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def proportion(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def mean(
     data: Any = None,
     column: str | None = None,
@@ -476,28 +264,10 @@ def mean(
     bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def mean(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def mean(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def sum(
     data: Any = None,
     column: str | None = None,
@@ -507,28 +277,10 @@ def sum(
     bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def sum(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def sum(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def variance(
     data: Any = None,
     column: str | None = None,
@@ -538,28 +290,10 @@ def variance(
     bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def variance(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def variance(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def deviation(
     data: Any = None,
     column: str | None = None,
@@ -569,28 +303,10 @@ def deviation(
     bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def deviation(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def deviation(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def ratio(
     data: Any = None,
     column: str | None = None,
@@ -602,33 +318,10 @@ def ratio(
     other_bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def ratio(
-    data: Any = None,
-    column: str | None = None,
-    other: str | None = None,
-    *,
-    dry_run: Literal[True],
-    **options: Any,
-) -> Preview: ...
-@overload
-def ratio(
-    data: Any = None, column: str | None = None, other: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def covariance(
     data: Any = None,
     column: str | None = None,
@@ -640,33 +333,10 @@ def covariance(
     other_bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def covariance(
-    data: Any = None,
-    column: str | None = None,
-    other: str | None = None,
-    *,
-    dry_run: Literal[True],
-    **options: Any,
-) -> Preview: ...
-@overload
-def covariance(
-    data: Any = None, column: str | None = None, other: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def correlation(
     data: Any = None,
     column: str | None = None,
@@ -678,33 +348,10 @@ def correlation(
     other_bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def correlation(
-    data: Any = None,
-    column: str | None = None,
-    other: str | None = None,
-    *,
-    dry_run: Literal[True],
-    **options: Any,
-) -> Preview: ...
-@overload
-def correlation(
-    data: Any = None, column: str | None = None, other: str | None = None, *, by: By, **options: Any
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def weighted_mean(
     data: Any = None,
     column: str | None = None,
@@ -716,38 +363,10 @@ def weighted_mean(
     bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Released: ...
-@overload
-def weighted_mean(
-    data: Any = None,
-    column: str | None = None,
-    weights: str | None = None,
-    *,
-    dry_run: Literal[True],
-    **options: Any,
-) -> Preview: ...
-@overload
-def weighted_mean(
-    data: Any = None,
-    column: str | None = None,
-    weights: str | None = None,
-    *,
-    by: By,
-    **options: Any,
-) -> Groups[Released]: ...
-@overload
+@_answers_of_any
 def mode(
     data: Any = None,
     column: str | None = None,
@@ -755,37 +374,13 @@ def mode(
     categories: Sequence[Hashable] | None = None,
     epsilon: float,
     delta: float | None = None,
-    propose: Any = None,
-    bounds: tuple[Any, Any] | None = None,
-    fallback: bool = False,
-    distribution: Distribution = Distribution.LAPLACE,
-    test: MarginTest | None = None,
-    failure: float | None = None,
     certify: Any = None,
     confidence: float = 0.95,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Outcome: ...
-@overload
-def mode(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def mode(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Outcome]: ...
-@overload
+@_answers_of_any
 def trimmed_mean(
     data: Any = None,
     column: str | None = None,
@@ -798,66 +393,27 @@ def trimmed_mean(
     bounds: tuple[Any, Any] | None = None,
     fallback: bool = False,
     distribution: Distribution = Distribution.LAPLACE,
-    test: MarginTest | None = None,
-    failure: float | None = None,
     certify: Any = None,
     confidence: float = 0.95,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Outcome: ...
-@overload
-def trimmed_mean(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def trimmed_mean(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Outcome]: ...
-@overload
+@_answers_of_any
 def histogram(
     data: Any = None,
     column: str | None = None,
     *,
     edges: Sequence[Any] | None = None,
     bins: int = 20,
-    categories: Sequence[Hashable] | Literal["private"] | None = None,
     epsilon: float,
     delta: float | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Histogram: ...
-@overload
-def histogram(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def histogram(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Histogram]: ...
-@overload
+@_ungrouped_of_any
 def top_k(
     data: Any = None,
     column: str | None = None,
@@ -868,27 +424,10 @@ def top_k(
     delta: float | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Groups[Released]: ...
-@overload
-def top_k(
-    data: Any = None,
-    column: str | None = None,
-    k: int = 10,
-    *,
-    dry_run: Literal[True],
-    **options: Any,
-) -> Preview: ...
-@overload
+@_answers_of_any
 def describe(
     data: Any = None,
     column: str | None = None,
@@ -899,28 +438,10 @@ def describe(
     distribution: Distribution = Distribution.LAPLACE,
     confidence: float = 0.95,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> Description: ...
-@overload
-def describe(
-    data: Any = None, column: str | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
-@overload
-def describe(
-    data: Any = None, column: str | None = None, *, by: By, **options: Any
-) -> Groups[Description]: ...
-@overload
+@_ungrouped_of_any
 def table(
     data: Any = None,
     questions: Questions | None = None,
@@ -930,23 +451,9 @@ def table(
     distribution: Distribution = Distribution.LAPLACE,
     confidence: float = 0.95,
     receipt: ReceiptTarget | None = None,
-    dry_run: Literal[False] = False,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    groups_per_unit: int | None = None,
-    where: Condition | None = None,
-    read_as: str | Mapping[str, str] | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: AnyLedger | None = None,
-    noise: Noise | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
+    dry_run: bool = False,
+    **table: Unpack[_OfTable],
 ) -> ReleasedTable: ...
-@overload
-def table(
-    data: Any = None, questions: Questions | None = None, *, dry_run: Literal[True], **options: Any
-) -> Preview: ...
 
 class StatisticMethods(_Methods):
     @_tested
@@ -960,8 +467,6 @@ class StatisticMethods(_Methods):
         bounds: tuple[Any, Any] | None = None,
         fallback: bool = False,
         distribution: Distribution = Distribution.LAPLACE,
-        test: MarginTest | None = None,
-        failure: float | None = None,
         certify: Any = None,
         confidence: float = 0.95,
         receipt: ReceiptTarget | None = None,
@@ -979,8 +484,6 @@ class StatisticMethods(_Methods):
         bounds: tuple[Any, Any] | None = None,
         fallback: bool = False,
         distribution: Distribution = Distribution.LAPLACE,
-        test: MarginTest | None = None,
-        failure: float | None = None,
         certify: Any = None,
         confidence: float = 0.95,
         receipt: ReceiptTarget | None = None,
@@ -1010,26 +513,11 @@ class StatisticMethods(_Methods):
         bounds: tuple[Any, Any] | None = None,
         fallback: bool = False,
         distribution: Distribution = Distribution.LAPLACE,
-        test: MarginTest | None = None,
-        failure: float | None = None,
         certify: Any = None,
         confidence: float = 0.95,
         receipt: ReceiptTarget | None = None,
         dry_run: bool = False,
     ) -> Released: ...
-    @_answers
-    def search_quantile(
-        self,
-        column: str | None = None,
-        *,
-        p: Any = 0.5,
-        proposals: Sequence[Any],
-        epsilon: float,
-        delta: float | None = None,
-        bounds: tuple[Any, Any] | None = None,
-        receipt: ReceiptTarget | None = None,
-        dry_run: bool = False,
-    ) -> Outcome: ...
     @_answers
     def certify_quantile(
         self,
@@ -1211,12 +699,6 @@ class StatisticMethods(_Methods):
         categories: Sequence[Hashable] | None = None,
         epsilon: float,
         delta: float | None = None,
-        propose: Any = None,
-        bounds: tuple[Any, Any] | None = None,
-        fallback: bool = False,
-        distribution: Distribution = Distribution.LAPLACE,
-        test: MarginTest | None = None,
-        failure: float | None = None,
         certify: Any = None,
         confidence: float = 0.95,
         receipt: ReceiptTarget | None = None,
@@ -1235,8 +717,6 @@ class StatisticMethods(_Methods):
         bounds: tuple[Any, Any] | None = None,
         fallback: bool = False,
         distribution: Distribution = Distribution.LAPLACE,
-        test: MarginTest | None = None,
-        failure: float | None = None,
         certify: Any = None,
         confidence: float = 0.95,
         receipt: ReceiptTarget | None = None,
@@ -1249,7 +729,6 @@ class StatisticMethods(_Methods):
         *,
         edges: Sequence[Any] | None = None,
         bins: int = 20,
-        categories: Sequence[Hashable] | Literal["private"] | None = None,
         epsilon: float,
         delta: float | None = None,
         distribution: Distribution = Distribution.LAPLACE,

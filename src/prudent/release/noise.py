@@ -161,7 +161,9 @@ def _sampler(kind: type[MarginTest], scale: float) -> Any:
 
     It takes the scale as an exact fraction.
     """
-    load_opendp()
+    with _extras.needed("The noise of a release"):
+        from opendp.mod import enable_features
+    enable_features("contrib")
     from opendp.domains import atom_domain, vector_domain  # not its prelude, which imports all
     from opendp.measurements import make_gaussian, make_laplace
     from opendp.metrics import l1_distance, l2_distance
@@ -170,10 +172,3 @@ def _sampler(kind: type[MarginTest], scale: float) -> Any:
     if kind is DiscreteLaplaceTest:
         return make_laplace(domain, l1_distance(T="i64"), scale=scale)
     return make_gaussian(domain, l2_distance(T="f64"), scale=scale)
-
-
-def load_opendp() -> None:
-    """Import OpenDP and enable the features that this package needs."""
-    with _extras.needed("The noise of a release"):
-        from opendp.mod import enable_features
-    enable_features("contrib")

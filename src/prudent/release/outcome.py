@@ -1,15 +1,14 @@
 """What a release returns: a value that may be published, or a refusal."""
 
-import datetime
 import html
 import math
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import attrs
+from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import exact, nearest, outward, percent, rounded_up, supported
@@ -22,7 +21,6 @@ TOO_FEW = "too few records for this ε"
 """Why a number has no interval, or is not shown at all."""
 
 _NO_INTERVAL = "no interval"  # of a number that too few records are behind
-_MANY_LABELS = 6  # of a picture: so many are written without turning them
 
 
 class Branch(_validate.Choice):
@@ -136,6 +134,50 @@ class UnknownSpread:
         _validate.between(0, 1, ends="()", confidence=confidence)
 
 
+class Answer:
+    """What may be published: shown in words with its price, as a table, and as rows of a frame."""
+
+    __slots__ = ()
+    _columns: ClassVar[Sequence[str]] = ()  # of a frame without rows
+
+    def lines(self) -> list[str]:
+        """The answer in words, one line or more."""
+        raise NotImplementedError
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows of a frame: value, low, high and status, each number with its name."""
+        return [({} if part is None else {"statistic": part}) | row for part, row in rows_of(self)]
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with one row for each number: value, low, high, status.
+
+        The status is "released", "no interval" or "too few records" where there were too few
+        records for one or for a value, or "refused". Of these, one that a group's column has the
+        name of gets an underscore: `value_`.
+        """
+        import pandas as pd
+
+        rows = self.records()
+        return pd.DataFrame(rows, columns=None if rows else self._columns)
+
+    def to_arrow(self) -> Any:
+        """Return a pyarrow table with the rows of `to_frame`."""
+        import pyarrow
+
+        rows = self.records()
+        if not rows:
+            return pyarrow.table({name: pyarrow.nulls(0) for name in self._columns})
+        return pyarrow.Table.from_pylist(rows)
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines(), *price_lines(self)])
+
+    def _repr_html_(self) -> str:
+        """The answer for a notebook."""
+        shown = getattr(self, "table", self.lines)()
+        return f"<pre>{html.escape(chr(10).join([*shown, *price_lines(self)]))}</pre>"
+
+
 _Operator: TypeAlias = Callable[[Any, Any], Any]
 
 
@@ -145,13 +187,14 @@ def _both_sides(apply: _Operator) -> tuple[_Operator, _Operator]:
     def value(number: Any) -> Any:
         return number.value if isinstance(number, Released) else number
 
-    return (lambda left, right: apply(left.value, value(right))), (
-        lambda right, left: apply(value(left), right.value)
+    return (
+        lambda left, right: apply(left.value, value(right)),
+        lambda right, left: apply(value(left), right.value),
     )
 
 
 @attrs.frozen
-class Released:
+class Released(Answer):
     """A released value, which may be published.
 
     Printed, a value has the digits that its interval supports. `value`, `float`, `repr` and JSON
@@ -264,12 +307,8 @@ class Released:
     def __format__(self, specification: str) -> str:
         return format(self.value, specification) if specification else str(self)
 
-    def __str__(self) -> str:
-        """The answer in words and, if it is known, its price."""
-        return "\n".join([*self.lines(), *price_lines(self)])
-
+    @override
     def lines(self) -> list[str]:
-        """The answer in words, one line or more."""
         tested = self.mechanism == "propose-test-release"
         how = f"{self.mechanism}, {self.branch.value} branch" if tested else self.mechanism
         certified = [] if self.certificate is None else [str(self.certificate)]
@@ -308,48 +347,40 @@ class Released:
             return f", noise of standard deviation {nearest(self.noise_scale)}"
         return ""
 
-    def plain(self) -> dict[str, Any]:
-        """The answer as JSON holds it."""
-        return {
-            "status": "released" if self.known else "too few records",
-            **self._values(),
-            "mechanism": self.mechanism,
-            "branch": self.branch.value,
-            "noise_scale": self.noise_scale,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "notes": list(self.notes),
-        } | {name: each for name, each in self._extras().items() if each is not None}
-
-    def _extras(self) -> dict[str, Any]:
-        return {
-            "about": self.about,
-            "clipped_share": None if self.clipped_share is None else list(self.clipped_share),
-            "certificate": None if self.certificate is None else self.certificate.plain(),
-        }
-
     @property
     def shown_confidence(self) -> float:
         """The confidence of the interval that is shown: that of its release, else 0.95."""
         known = getattr(self.spread, "spread", self.spread)
         return float(getattr(known, "confidence", self.confidence))
 
-    def _values(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
+        """The answer as JSON holds it."""
         if self.intervals is not None:
             intervals = [list(each) if each else None for each in self.intervals]
-            return {"values": list(self.value), "intervals": intervals}
-        interval = self.usual_interval
-        value = self.value if self.known else None
-        return {"value": value, "interval": None if interval is None else list(interval)}
-
-    def _repr_html_(self) -> str:
-        """The answer for a notebook."""
-        first, *rest = map(html.escape, self.lines())
-        return f"<b>{first}</b><br><small>{' '.join([*rest, *price_lines(self)])}</small>"
+            values: dict[str, Any] = {"values": list(self.value), "intervals": intervals}
+        else:
+            ends = self.usual_interval
+            values = {"value": self.value if self.known else None}
+            values["interval"] = None if ends is None else list(ends)
+        extras = {
+            "about": self.about,
+            "clipped_share": None if self.clipped_share is None else list(self.clipped_share),
+            "certificate": None if self.certificate is None else self.certificate.plain(),
+        }
+        return {
+            "status": "released" if self.known else "too few records",
+            **values,
+            "mechanism": self.mechanism,
+            "branch": self.branch.value,
+            "noise_scale": self.noise_scale,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "notes": list(self.notes),
+        } | {name: each for name, each in extras.items() if each is not None}
 
 
 @attrs.frozen
-class Refused:
+class Refused(Answer):
     """A refusal: the test failed, and no value is released. It costs as much as a release.
 
     Attributes:
@@ -366,12 +397,8 @@ class Refused:
     delta: float | None = None
     protected: str = "record"
 
-    def __str__(self) -> str:
-        """The refusal in words and, if it is known, its price."""
-        return "\n".join([*self.lines(), *price_lines(self)])
-
+    @override
     def lines(self) -> list[str]:
-        """The refusal in words."""
         return [f"Refused. {self.reason}"]
 
     def plain(self) -> dict[str, Any]:
@@ -385,11 +412,6 @@ class Refused:
             "delta": self.delta,
             "notes": [self.reason],
         }
-
-    def _repr_html_(self) -> str:
-        """The refusal for a notebook."""
-        price = " ".join(price_lines(self))
-        return f"<b>Refused.</b> {html.escape(self.reason)}<br><small>{price}</small>"
 
 
 Outcome: TypeAlias = Released | Refused
@@ -427,7 +449,7 @@ T = TypeVar("T")
 NO_GROUPS = "No group was found that has enough records; a dry run says how many it takes."
 
 
-class Groups(dict[Hashable, T]):
+class Groups(Answer, dict[Hashable, T]):
     """The outcomes of several groups, by group; a dictionary that can be shown as a table.
 
     Attributes:
@@ -462,121 +484,42 @@ class Groups(dict[Hashable, T]):
         values = group if isinstance(group, tuple) else (group,)
         return dict(zip(self.names, values, strict=True))
 
-    def to_frame(self) -> Any:
-        """Return a pandas frame with one row per group: value, low, high, status.
-
-        The status is "released", "no interval" or "too few records" where there were too few
-        records for one or for a value, or "refused".
-        Of these, one that a group's column has the name of gets an underscore: `value_`.
-        """
-        import pandas as pd
-
-        return pd.DataFrame(self.records(), columns=None if self else self._columns)
-
-    def to_arrow(self) -> Any:
-        """Return a pyarrow table with the rows of `to_frame`."""
-        import pyarrow
-
-        if not self:
-            return pyarrow.table({name: pyarrow.nulls(0) for name in self._columns})
-        return pyarrow.Table.from_pylist(self.records())
-
     @property
-    def _columns(self) -> list[str]:
+    def _columns(self) -> list[str]:  # type: ignore[override]
         none = dict.fromkeys(("value", "low", "high", "status"))
         return list(beside(dict.fromkeys(self.names, None), none))
 
+    @override
     def records(self) -> list[dict[str, Any]]:
-        """The rows of a frame: the names of a group, and what was released of it."""
+        outcomes: Mapping[Hashable, Any] = self
         return [
             beside(self.labels(group), row)
-            for group, outcome in self.items()
-            for row in records_of(outcome)
+            for group, outcome in outcomes.items()
+            for row in outcome.records()
         ]
 
     def table(self) -> list[str]:
         """The outcomes as aligned columns, one line for each number; then what is to be known."""
         outcomes: Mapping[Hashable, Any] = self
-        if any(hasattr(each, "records") for each in outcomes.values()):  # of bins
+        if any(hasattr(each, "edges") for each in outcomes.values()):  # of bins
             return self.lines()
-        return [*aligned(self._labelled(), self._confidence), *notes_of(outcomes)] or [NO_GROUPS]
-
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Draw the values with their intervals, one for each group; dates along a line.
-
-        Args:
-            path: The file to write, SVG or PNG by its name; None only returns the figure, which a
-                notebook shows.
-        """
-        figure = _drawn(self._rows(), self.names, self._confidence)
-        if path is not None:
-            figure.savefig(path)
-        return figure
-
-    @property
-    def _confidence(self) -> float:
-        """The least with which an interval of a group holds."""
+        rows = [
+            (self.labels(group), ({} if part is None else {"statistic": part}) | row)
+            for group, outcome in self.items()
+            for part, row in rows_of(outcome)
+        ]
         shown = [getattr(each, "shown_confidence", None) for each in self.values()]
-        return min((each for each in shown if each is not None), default=0.95)
+        least = min((each for each in shown if each is not None), default=0.95)
+        return [*aligned(rows, least), *notes_of(outcomes)] or [NO_GROUPS]
 
-    def _rows(self) -> list["LabelledRow"]:
-        return [(self.labels(group), _row(outcome)) for group, outcome in self.items()]
-
+    @override
     def lines(self) -> list[str]:
-        """The outcomes in words, each with its group."""
         outcomes: Mapping[Hashable, Any] = self
         return [
             f"{group_title(group)}: {line}"
             for group, outcome in outcomes.items()
             for line in outcome.lines()
         ] or [NO_GROUPS]
-
-    def __str__(self) -> str:
-        return "\n".join([*self.lines(), *price_lines(self)])
-
-    def _repr_html_(self) -> str:
-        """The outcomes for a notebook."""
-        table = html_table(self._labelled(), self._confidence)
-        return f"{table}<small>{' '.join(price_lines(self))}</small>"
-
-    def _labelled(self) -> list["LabelledRow"]:
-        return [
-            (self.labels(group), ({} if part is None else {"statistic": part}) | row)
-            for group, outcome in self.items()
-            for part, row in rows_of(outcome)
-        ]
-
-
-def _drawn(rows: Sequence["LabelledRow"], names: Sequence[str], confidence: float) -> Any:
-    """Draw one value for each row, with its interval; of a category there is none to draw."""
-    from matplotlib.figure import Figure  # a heavy import, for pictures only
-
-    known = [(labels, row) for labels, row in rows if isinstance(row["value"], int | float)]
-    values = [float(row["value"]) for _, row in known]
-    below = [_off(value, row["low"]) for value, (_, row) in zip(values, known, strict=True)]
-    above = [_off(value, row["high"]) for value, (_, row) in zip(values, known, strict=True)]
-    moments = [labels[names[0]] for labels, _ in known]
-    in_time = len(names) == 1 and all(isinstance(each, datetime.date) for each in moments)
-    places: Sequence[Any] = moments if in_time else range(len(known))
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.errorbar(
-        places,
-        values,
-        yerr=[below, above],
-        fmt="o-" if in_time else "o",
-        color="#1f6f8b",
-        ecolor="#b0b0b0",
-    )
-    if not in_time:
-        titles = [", ".join(str(labels[name]) for name in names) for labels, _ in known]
-        axes.set_xticks(list(places), titles, rotation=30 if len(titles) > _MANY_LABELS else 0)
-    axes.set(xlabel=", ".join(names), ylabel=f"value (bars: {percent(confidence)} intervals)")
-    return figure
-
-
-def _off(value: float, end: Any) -> float:
-    return 0.0 if end is None else abs(value - float(end))
 
 
 def group_title(group: Hashable) -> str:
@@ -626,44 +569,37 @@ def rows_of(outcome: Any) -> list[tuple[str | None, dict[str, Any]]]:
     ]
 
 
-def records_of(answer: Any) -> list[dict[str, Any]]:
-    """An answer as rows of a frame: value, low, high and status, each number with its name."""
-    if hasattr(answer, "records"):
-        return answer.records()  # type: ignore[no-any-return]
-    return [({} if part is None else {"statistic": part}) | row for part, row in rows_of(answer)]
-
-
 def notes_of(outcomes: Mapping[Hashable, Any]) -> list[str]:
     """What is to be known of outcomes: that of all of them once, that of one with its group."""
-    own = {
-        group: [
-            *(
-                []
-                if getattr(each, "about", None) is None
-                else [f"The interval is for {each.about}."]
-            ),
-            *([] if getattr(each, "certificate", None) is None else [str(each.certificate)]),
-            *(getattr(each, "notes", None) or each.plain()["notes"]),
-        ]
-        for group, each in outcomes.items()
-    }
-    lists = list(own.values())
-    shared = [
-        note
-        for note in dict.fromkeys(lists[0] if lists else [])
-        if all(note in each for each in lists)
-    ]
+    lists: dict[Hashable, list[str]] = {}
+    for group, each in outcomes.items():
+        about, certificate = getattr(each, "about", None), getattr(each, "certificate", None)
+        own = [] if about is None else [f"The interval is for {about}."]
+        own += [] if certificate is None else [str(certificate)]
+        lists[group] = [*own, *(getattr(each, "notes", None) or each.plain()["notes"])]
+    first = next(iter(lists.values()), [])
+    shared = [note for note in dict.fromkeys(first) if all(note in each for each in lists.values())]
     found = [*shared]
-    for group, notes in own.items():
+    for group, notes in lists.items():
         found += [f"{group_title(group)}: {note}" for note in notes if note not in shared]
     return found
 
 
 def aligned(rows: Sequence[LabelledRow], confidence: float = 0.95) -> list[str]:
-    """Rows as aligned columns of text; nothing for no rows."""
+    """Rows as aligned columns of text: values to the digits that their intervals support."""
     if not rows:
         return []
-    head, cells = _cells(rows, confidence)
+    head: list[str] = []
+    cells = []
+    for labels, facts in rows:
+        own = {name: facts[name] for name in ("column", "statistic") if name in facts}
+        named = [*labels.items(), *own.items()]
+        head = [*(str(name) for name, _ in named), "value", f"{percent(confidence)} interval"]
+        interval = None if facts["low"] is None else (facts["low"], facts["high"])
+        shown = facts["status"] if facts["value"] is None else digits(facts["value"], interval)
+        between = f"({TOO_FEW})" if facts["status"] == _NO_INTERVAL else ""
+        between = between if interval is None else " to ".join(outward(*interval))
+        cells.append([*("" if each is None else exact(each) for _, each in named), shown, between])
     safe = [
         [each if each.isprintable() else ascii(each)[1:-1] for each in row]
         for row in [head, *cells]
@@ -677,32 +613,3 @@ def aligned(rows: Sequence[LabelledRow], confidence: float = 0.95) -> list[str]:
         ).rstrip()
         for row in safe
     ]
-
-
-def _cells(rows: Sequence[LabelledRow], confidence: float) -> tuple[list[str], list[list[str]]]:
-    """The head and the rows of a table: values to the digits that their intervals support."""
-    names: list[str] = []
-    cells = []
-    for labels, facts in rows:
-        own = {name: facts[name] for name in ("column", "statistic") if name in facts}
-        named = [*labels.items(), *own.items()]
-        names = [str(name) for name, _ in named]
-        interval = None if facts["low"] is None else (facts["low"], facts["high"])
-        shown = facts["status"] if facts["value"] is None else digits(facts["value"], interval)
-        between = f"({TOO_FEW})" if facts["status"] == _NO_INTERVAL else ""
-        between = between if interval is None else " to ".join(outward(*interval))
-        cells.append([*("" if each is None else exact(each) for _, each in named), shown, between])
-    return [*names, "value", f"{percent(confidence)} interval"], cells
-
-
-def html_table(rows: Sequence[LabelledRow], confidence: float = 0.95) -> str:
-    """Rows as a small table: values to the digits that their intervals support."""
-    if not rows:
-        return "<table></table>"
-    head, cells = _cells(rows, confidence)
-    lines = [f"<tr>{''.join(f'<th>{html.escape(name)}</th>' for name in head)}</tr>"]
-    for row in cells:
-        *named, shown, between = map(html.escape, row)
-        numbers = (f"<td style='text-align:right'>{each}</td>" for each in (shown, between))
-        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in named)}{''.join(numbers)}</tr>")
-    return f"<table>{''.join(lines)}</table>"

@@ -24,7 +24,6 @@ import numpy as np
 
 from prudent import _extras, _validate
 from prudent._rounding import rounded_up
-from prudent.accounting import MarginTest
 from prudent.accounting._numeric import float_above, float_share
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
@@ -70,8 +69,6 @@ class Request:
     other_bounds: tuple[Any, Any] | None = None
     fallback: bool = False
     distribution: Distribution = Distribution.LAPLACE
-    test: MarginTest | None = None
-    failure: float | None = None
     certify: Any = None
     confidence: float = 0.95
     unit: str | None = None
@@ -265,14 +262,6 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         The event is that of all parts together; private groups are chosen once, by the number of
         their rows, and every part is answered in the same groups. A unit may be in another group
         for each part, and is in one group for each.
-
-    Args:
-        parts: The statistics; all are of the same table, with the same groups.
-        request: The price of all of it, the table, the groups and the ledger.
-
-    Returns:
-        The price of all of it, and the outcomes of the parts, in order, as of `release`; none with
-        `dry_run`.
     """
     if len(parts) > 1:
         parts = of_one_table(parts, request)
@@ -296,7 +285,7 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
             groups=request.groups,
             unit=request.unit,
             receipt=request.receipt,
-            more={"by": _in_words(request.by), "parts": [_facts(part) for part in parts]}
+            more={"by": request.by, "parts": [_facts(part) for part in parts]}
             | ({} if request.groups_per_unit is None else {"groups_per_unit": request.fold}),
         )
         kept: Any = None
@@ -318,18 +307,14 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
 
 _FACTS = (
     *("column", "other", "where", "per_unit", "bounds", "other_bounds", "propose", "fallback"),
-    *("distribution", "test", "failure", "certify", "confidence", "delta", "read_as"),
+    *("distribution", "certify", "confidence", "delta", "read_as"),
 )
 
 
-def _in_words(given: Any) -> Any:
-    """An option for the receipt; of a function nothing can be told."""
-    return "a function" if callable(given) else given
-
-
 def _facts(part: Part) -> dict[str, Any]:
-    """What was asked of one statistic: its filter, its contribution rule and its tolerance too."""
-    given = {name: _in_words(getattr(part.request, name)) for name in _FACTS}
+    """What was asked of one statistic; of a function nothing can be told."""
+    asked = {name: getattr(part.request, name) for name in _FACTS}
+    given = {name: "a function" if callable(each) else each for name, each in asked.items()}
     return {"statistic": type(part.statistic).__name__} | {
         name: each for name, each in given.items() if each is not None and each is not False
     }
@@ -359,14 +344,9 @@ def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
 
 
 def open_records(request: Request, kind: Kind) -> Any:
-    """Open the column to release from.
-
-    Returns:
-        One column for each group, for None without groups; or a `PrivateGroups`.
-    """
+    """Open a column for each group, for None without groups; or a `PrivateGroups`."""
     data, column = request.data, request.column
     table = request.in_table()
-    per_group = isinstance(request.propose, Mapping)
     if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
         own = {} if isinstance(data, Column) else {"read_as": table.pop("read_as", None)}
         if table:
@@ -374,10 +354,10 @@ def open_records(request: Request, kind: Kind) -> Any:
                 f"Expected a table for {', '.join(sorted(table))}, got values without names. "
                 "Give a path, a frame or an ibis table, and the name of its column."
             )
-        if isinstance(data, Column) and not per_group:
+        if isinstance(data, Column):
             return {None: data}
         table = own
-    if request.by is None and (request.groups is not None or per_group):
+    if request.by is None and request.groups is not None:
         raise _validate.ArgumentError(
             "by", "the name of the column that says which group a row is in", shown="nothing"
         )
@@ -389,8 +369,7 @@ def open_records(request: Request, kind: Kind) -> Any:
         return opening.open_private_groups(data, column, kind=kind, **table)
     if request.by is None:
         return {None: opening.open_column(data, column, kind=kind, **table)}
-    groups = list(request.propose) if per_group and request.groups is None else request.groups
-    return opening.open_groups(data, column, kind=kind, **{**table, "groups": groups})
+    return opening.open_groups(data, column, kind=kind, **{"groups": None, **table})
 
 
 @attrs.frozen(eq=False, repr=False)  # its text would quote records
@@ -401,28 +380,20 @@ class PricedPart:
     records: Any  # its opened records, of all groups
     preview: Preview  # the price that is shown with its outcomes
     release: Priced  # the release of one group
-    # Those of groups that have one of their own.
-    own: Mapping[Hashable, Priced] = attrs.field(factory=dict)
     fold: int = 1  # how many groups a unit may be in
 
     def answer(self, kept: Any, noise: Noise) -> dict[Hashable, Any]:
-        """The outcomes of all groups, each at the price of all of it.
-
-        Args:
-            kept: The private groups that were chosen; None if groups are public.
-            noise: Source of randomness.
-        """
+        """The outcomes of all groups, each at the price of all of it."""
         columns = self.records if kept is None else redact_errors(self.records.columns, kept)
         if not columns:  # no private group was chosen
             return {}
         pool = cast(Column, Pool(list(columns.values()), self.fold))
         shared = attrs.evolve(self.release, preview=self.preview)
         shared = redact_errors(self.statistic.prepare, shared, pool, noise)
-        tasks = []
-        for group, column in columns.items():
-            own = self.own.get(group)
-            priced = shared if own is None else attrs.evolve(own, preview=self.preview)
-            tasks.append(functools.partial(_answer, self.statistic, priced, column, noise))
+        tasks = [
+            functools.partial(_answer, self.statistic, shared, column, noise)
+            for column in columns.values()
+        ]
         outcomes = redact_errors(self.statistic.finish, shared, pool, together(tasks), noise)
         return dict(zip(columns, outcomes, strict=True))
 
@@ -490,9 +461,7 @@ def _price_all(
         assert of_group is not None
         rest = of_group - _sum_rounded_up([part.release.preview.delta for part in priced])
         selection = PartitionSelection(
-            epsilon=choosing,
-            delta=rest * (1 - _RESERVE),
-            records=counted.contribution.records,
+            epsilon=choosing, delta=rest * (1 - _RESERVE), records=counted.contribution.records
         )
         half, surely = selection.needed(0.5), selection.needed(0.95)
         notes.insert(
@@ -532,28 +501,9 @@ def _sum_rounded_up(deltas: Sequence[float]) -> float:
 
 
 def _price(statistic: Statistic, request: Request, opened: Any) -> PricedPart:
-    """The price of one part; a proposal for each group gives each a release of its own."""
-    own: dict[Hashable, Priced] = {}
-    if not isinstance(request.propose, Mapping):
-        records = opened.whole() if request.private_groups else next(iter(opened.values()))
-        first = price(statistic, request, records)
-    elif request.private_groups:
-        raise _validate.ArgumentError("propose", "one for all private groups", shown="several")
-    else:
-        proposals = request.propose
-        if missing := [group for group in opened if group not in proposals]:
-            raise _validate.ArgumentError(
-                "propose", "one for each group", shown=f"none for {missing[0]!r}"
-            )
-        own = {
-            group: price(statistic, attrs.evolve(request, propose=proposals[group]), records)
-            for group, records in opened.items()
-        }
-        first, *others = own.values()
-        if any(each.preview.event != first.preview.event for each in others):
-            raise ValueError(
-                "Expected proposals that cost the same, got groups of different events."
-            )
+    """The price of one part, of a unit in all its groups."""
+    records = opened.whole() if request.private_groups else next(iter(opened.values()))
+    first = price(statistic, request, records)
     preview, fold = first.preview, request.fold
     if fold > 1:
         preview = attrs.evolve(
@@ -562,7 +512,7 @@ def _price(statistic: Statistic, request: Request, opened: Any) -> PricedPart:
             delta=_sum_rounded_up([preview.delta] * fold),
             event=preview.event if first.of_all_groups else repeated(preview.event, fold),
         )
-    return PricedPart(statistic, opened, preview, first, own, fold)
+    return PricedPart(statistic, opened, preview, first, fold)
 
 
 def price(statistic: Statistic, request: Request, records: Column) -> Priced:
@@ -571,7 +521,7 @@ def price(statistic: Statistic, request: Request, records: Column) -> Priced:
         request = attrs.evolve(request, bounds=records.scale.own_bounds)
     if request.certify is None:
         return statistic.price(request, records)
-    check_certifiable(records)
+    check_single(records, "a certificate", "the certificate")
     epsilon = _validate.between(1e-3, 50, epsilon=request.epsilon)
     share, rest = shares_of(epsilon, CERTIFICATE_SHARE)
     certifies = DistanceRelease(epsilon=share, confidence=request.confidence)
@@ -594,15 +544,15 @@ def price(statistic: Statistic, request: Request, records: Column) -> Priced:
     return attrs.evolve(priced, preview=preview, certifies=certifies, tolerance=tolerance)
 
 
-def check_certifiable(records: Column) -> None:
-    """Refuse to certify records of which a unit has several: its distance would change by more."""
+def check_single(records: Column, what: str, option: str) -> None:
+    """Refuse several records of one unit where distances and margins count single records."""
     if records.contribution.records > 1:
         raise _validate.ArgumentError(
             "per_unit",
-            "one value per unit for a certificate",
+            f"one value per unit for {what}",
             got=records.contribution.per_unit,
-            why="a certificate counts units, and the distance is in records",
-            hint="Give a rule such as per_unit='mean', or leave the certificate out.",
+            why="its margin counts single records",
+            hint=f"Give a rule such as per_unit='mean', or leave {option} out.",
         )
 
 

@@ -132,7 +132,7 @@ def top_k(epsilon: float, delta: float) -> Case:
         return _first(found)
 
     def prepare(data: Any, noise: Noise) -> Run:
-        from prudent.release.statistics.histograms import TopCount
+        from prudent.release.statistics.summaries import TopCount
 
         table = _table(value=data)
         request = Request(data=table, by="value", groups=categories, epsilon=epsilon, noise=noise)

@@ -17,7 +17,6 @@ import attrs
 import numpy as np
 from scipy import special
 
-from prudent.accounting import PldAccountant
 from prudent.accounting.losses.domination import branch_pair
 from prudent.release import statistics
 from prudent.release.noise import Distribution, Noise
@@ -35,9 +34,7 @@ Pairs: TypeAlias = Iterator[tuple[Any, Any]]
 
 _PROPOSE = 1.0
 _BOUNDS = (-1000.0, 1000.0)
-_LONGEST = 8.0  # bound on the norm of a vector
 _OUTSIDE = 50.0  # how far outside the bounds the record lies: clipping must bring it back
-_FURTHER = 6  # how far above the threshold a margin is tried
 _SPAN = {Distribution.LAPLACE: 60.0, Distribution.GAUSSIAN: 12.0}
 """Scales of the noise beyond which an exact law is cut off: a mass of 1e-26."""
 
@@ -111,23 +108,6 @@ def trimmed_mean(epsilon: float, delta: float) -> Case:
     return _case(mechanism, measure, pair, epsilon, delta, call)
 
 
-def mode_of_numbers(epsilon: float, delta: float) -> Case:
-    """The mode of numbers: two values that are τ apart are about equally frequent."""
-    mechanism = _calibrated(epsilon, delta)
-    measure = _measure(mechanism, margins.lattice_mode)
-
-    def pairs() -> Pairs:
-        for often in range(max(1, mechanism.threshold - 2), mechanism.threshold + 4):
-            tie = [0.0] * often + [_PROPOSE] * often
-            yield [*tie, _PROPOSE], tie
-            yield tie, tie[:-1]
-            yield tie, tie[1:]
-
-    pair = _search(mechanism, measure, pairs())
-    call = partial(statistics.mode, propose=_PROPOSE)
-    return _case(mechanism, measure, pair, epsilon, delta, call)
-
-
 def mode(epsilon: float, delta: float) -> Case:
     """The mode of categories: no noise on the value, so all of ε is for the test."""
     mechanism = tested.calibrate(Request(epsilon=epsilon, delta=delta))
@@ -140,46 +120,6 @@ def mode(epsilon: float, delta: float) -> Case:
     return _case(mechanism, measure, pair, epsilon, delta, statistics.mode)
 
 
-def trimmed_sum(epsilon: float, delta: float) -> Case:
-    """The trimmed sum of vectors of equal norm, with the rows of one data set in reverse.
-
-    Which of the tied vectors are trimmed must not depend on the order of the rows. The margin is
-    that at which the two laws are furthest apart: there runs show most of a fault in the noise.
-    """
-    request = Request(
-        epsilon=epsilon,
-        delta=delta,
-        propose=_PROPOSE,
-        bounds=(-_LONGEST, _LONGEST),
-        distribution=Distribution.GAUSSIAN,
-    )
-    mechanism = tested.calibrate(request, fallback_sensitivity=_LONGEST, monotone=True)
-    trim = mechanism.threshold + _FURTHER + 4
-
-    def measure(data: Any) -> RobustValue:
-        return trimmed.trimmed_sum(
-            data, mechanism.lattice, trim, propose=mechanism.steps, cap=mechanism.cap
-        )
-
-    def rows(margin: int) -> tuple[Any, Any]:
-        ties = [[_PROPOSE]] * trim + [[-_PROPOSE]] * trim
-        long = [[_LONGEST]] * (trim - margin - 1)
-        return np.array([[_OUTSIDE * _LONGEST], *long, *ties])[::-1], np.array(long + ties)
-
-    def distance(data: tuple[Any, Any]) -> float:
-        """The total variation distance of the two laws."""
-        more, fewer = _laws(mechanism, [measure(each) for each in data])
-        return float(np.abs(more - fewer).sum() / 2)
-
-    tried = range(mechanism.threshold, mechanism.threshold + _FURTHER)
-    own: Any = {"trim": trim, "propose": _PROPOSE, "bound": _LONGEST}
-    pair, call = max(map(rows, tried), key=distance), partial(statistics.trimmed_sum, **own)
-    return attrs.evolve(
-        _case(mechanism, measure, pair, epsilon, delta, call),
-        delta_at=(0.0, float(PldAccountant().compose(mechanism.event).get_delta(0.0))),
-    )
-
-
 def _calibrated(
     epsilon: float,
     delta: float,
@@ -188,9 +128,8 @@ def _calibrated(
     failure: float | None = None,
 ) -> ProposeTestReleaseMechanism:
     """The mechanism that a statistic with these options uses."""
-    return tested.calibrate(
-        Request(epsilon=epsilon, delta=delta, propose=_PROPOSE, bounds=bounds, failure=failure)
-    )
+    own = tested.calibrate(Request(epsilon=epsilon, delta=delta, propose=_PROPOSE, bounds=bounds))
+    return own if failure is None else attrs.evolve(own, failure=failure)
 
 
 def _measure(
@@ -330,7 +269,5 @@ CASES: dict[str, Make] = {
     "quantile": partial(_of_quantile, Fraction(9, 10)),
     "iqr": iqr,
     "trimmed-mean": trimmed_mean,
-    "trimmed-sum": trimmed_sum,
     "mode": mode,
-    "mode-of-numbers": mode_of_numbers,
 }

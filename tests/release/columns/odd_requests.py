@@ -13,7 +13,7 @@ import pytest
 from ibis.backends.sql import SQLBackend
 
 from prudent import release
-from prudent.release import search_quantile, statistics
+from prudent.release import statistics
 from prudent.release.columns import dialects
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Refused, Released
@@ -29,7 +29,7 @@ def _of_c(name: str, **options: Any) -> Ask:
 
     def ask(table: Table, kind: Kind) -> Any:
         given = {key: each(kind) if callable(each) else each for key, each in options.items()}
-        if kind.read_as is not None and not (name == "mode" and "propose" not in given):
+        if kind.read_as is not None and name != "mode":
             given["read_as"] = kind.read_as
         function = getattr(statistics, name)
         return function(**table.of("c"), noise=ReproducibleNoise(1), **given)
@@ -164,7 +164,6 @@ STATISTICS: dict[str, dict[str, Ask]] = {
         "certified": _of_c("mode", certify=0.0, **PTR),
         "of units": _of_c("mode", unit="id", **PTR),
         "last of units": _of_c("mode", unit="id", per_unit="max", **PTR),
-        "of numbers": _of_c("mode", propose=9.0, **PTR),
         "by": _of_x("mode", by="c", groups=lambda kind: [kind.value], **PTR),
     },
     "count": {
@@ -233,22 +232,12 @@ STATISTICS: dict[str, dict[str, Ask]] = {
         "high": _of_c("certify_quantile", high=lambda kind: kind.ends[1], **PURE),
         "low": _of_c("certify_quantile", low=lambda kind: kind.ends[0], **PURE),
     },
-    "search_quantile": {
-        "proposals": lambda table, kind: search_quantile(
-            **table.of("c"),
-            proposals=[1.0, 9.0],
-            noise=ReproducibleNoise(1),
-            **({} if kind.read_as is None else {"read_as": kind.read_as}),
-            **PTR,
-        ),
-    },
 }
 """For each public function that reads a table: the ways to call it. A new function needs a line."""
 
 NO_TABLE = {
     "open_column": "returns a column, which every statistic reads",
     "open_groups": "returns columns, which every statistic with groups reads",
-    "trimmed_sum": "reads an array of numbers; its own test is beside",
     "check_margin": "a check for authors of margins, on data of their own",
     "on_lattice": "a check for authors of margins, on data of their own",
 }

@@ -136,7 +136,6 @@ ASKS: dict[str, Callable[[Where], Any]] = {
     "maximum": of("maximum", "amount", **PURE),
     "describe": of("describe", "y", **PURE),
     "histogram": of("histogram", "x", **PURE),
-    "histogram of categories": of("histogram", "word", categories=[*WORDS, "é", "ss"], **PURE),
     "top": of("top_k", "word", k=2, **PTR),
     "top of a list": of("top_k", "word", k=2, categories=[*WORDS, "ß"], **PURE),
     "distinct": of("count_distinct", "word", **PURE),

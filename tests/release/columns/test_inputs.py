@@ -66,6 +66,13 @@ def test_a_missing_epsilon_says_just_that() -> None:
         prudent.mean(TABLE, "x")  # type: ignore[call-overload]
 
 
+def test_every_statistic_is_a_name_of_the_package() -> None:
+    from prudent.release import statistics
+
+    hidden = {"certify_quantile"}  # for authors of certificates
+    assert set(statistics.__all__) - hidden <= set(prudent.__all__)
+
+
 @pytest.mark.parametrize("odd", ["odd", None, True, [1]])
 def test_one_record_in_a_class_made_of_a_frame_decides_nothing(odd: Any) -> None:
     """As of geopandas: its types are inferred from all records, though it hands over Arrow."""

@@ -28,7 +28,7 @@ RELEASES: dict[str, Callable[[dict[str, str]], Any]] = {
     "trimmed mean": lambda where: statistics.trimmed_mean(
         **where, column="x", trim=40, propose=1.0, **COST
     ),
-    "mode": lambda where: statistics.mode(**where, column="y", propose=1.0, **COST),
+    "mode": lambda where: statistics.mode(**where, column="y", **COST),
 }
 
 

@@ -5,12 +5,10 @@ from typing import Any
 import pytest
 
 from prudent.release.columns.column import Leaders
-from prudent.release.lattice import Lattice
-from prudent.release.ptr.margins import Unread, category_mode, lattice_mode
+from prudent.release.ptr.margins import Unread, category_mode
 from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import Graph, data_sets, records
 
-GRID = Lattice(0, 0, 4)
 CAP = 30
 
 
@@ -21,34 +19,6 @@ def exact_mode(data: list[int]) -> int:
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     return Graph(exact_mode, size=12)
-
-
-@pytest.mark.thorough
-def test_lattice_mode_margins_equal_brute_force(graph: Graph) -> None:
-    for propose in range(5):
-        margins = graph.margins(propose)
-        for counts in data_sets(6):
-            found = lattice_mode(ArrayColumn(records(counts)), GRID, propose=propose, cap=CAP)
-            assert found.margin == margins.get(counts, CAP), (counts, propose)
-            assert found.value == (exact_mode(records(counts)),)
-
-
-@pytest.mark.thorough
-def test_a_capped_margin_is_the_margin_up_to_the_cap() -> None:
-    for counts in data_sets(6):
-        column = ArrayColumn(records(counts))
-        full = lattice_mode(column, GRID, propose=1, cap=CAP).margin
-        for cap in (1, 2, 4):
-            assert lattice_mode(column, GRID, propose=1, cap=cap).margin == min(full, cap)
-
-
-def test_a_few_full_points_on_a_wide_lattice() -> None:
-    # 20 empty points between full ones, and τ across them: empty points may compete as well.
-    wide = Graph(lambda data: max(range(9), key=lambda v: (data.count(v), -v)), size=5, top=8)
-    margins = wide.margins(3)
-    for counts in data_sets(3, 8):
-        found = lattice_mode(ArrayColumn(records(counts)), Lattice(0, 0, 8), propose=3, cap=3)
-        assert found.margin == min(3, margins[counts]), counts
 
 
 def test_category_margins_equal_brute_force(graph: Graph) -> None:

@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 
 from prudent.release.lattice import Lattice
-from prudent.release.ptr.margins import category_mode, interquartile_range, lattice_mode
-from prudent.release.ptr.trimmed import trimmed_mean, trimmed_sum
+from prudent.release.ptr.margins import category_mode, interquartile_range
+from prudent.release.ptr.trimmed import trimmed_mean
 from tests.oracles.array_column import ArrayColumn
 from tests.oracles.margins import (
     Statistic,
     mode_margin,
     monotone_margins,
-    norm_trimmed_margin,
-    norm_trimmed_sum,
-    squared_norm,
     trimmed_mean_margin,
 )
 
@@ -163,25 +160,6 @@ def random_counts(generator: np.random.Generator, points: int) -> list[int]:
     return counts.tolist()
 
 
-@pytest.mark.unhurried
-@rounds(250)
-def test_mode_of_a_lattice(rounds: int) -> None:
-    generator = np.random.default_rng(13)
-    margins = []
-    for _ in range(rounds):
-        points = int(generator.choice([2, 5, 12, 30]))
-        counts = random_counts(generator, points)
-        low = int(generator.integers(-9, 9))
-        propose, cap = int(generator.integers(0, points + 1)), int(generator.choice(CAPS))
-        column = ArrayColumn(generator.permutation(np.repeat(np.arange(points) + low, counts)))
-        lattice = Lattice(0, low, low + points - 1)
-        found = lattice_mode(column, lattice, propose=propose, cap=cap)
-        assert found.margin == mode_margin(counts, propose=propose, cap=cap), (counts, propose, cap)
-        assert found.value == (low + counts.index(max(counts)),)
-        margins.append(found.margin)
-    check_variety(margins, max(CAPS))
-
-
 @rounds(250)
 def test_mode_of_categories(rounds: int) -> None:
     generator = np.random.default_rng(14)
@@ -200,26 +178,4 @@ def test_mode_of_categories(rounds: int) -> None:
         # Without a public list there is always a word before and one after all that were seen.
         found = category_mode(ArrayColumn(records), None, cap=cap)
         assert found.margin == mode_margin([0, *counts, 0], propose=0, cap=cap), (counts, cap)
-    check_variety(margins, max(CAPS))
-
-
-@rounds(250)
-def test_norm_trimmed_sum(rounds: int) -> None:
-    generator = np.random.default_rng(15)
-    bound = 18  # longer than any vector of up to three coordinates from -10 to 10
-    margins = []
-    for _ in range(rounds):
-        size, width, trim = (int(generator.integers(*ends)) for ends in ((0, 41), (1, 4), (0, 13)))
-        rows = generator.integers(-10, 11, (size, width)) * (generator.random((size, 1)) < 0.5)
-        vectors = [tuple(row) for row in rows.tolist()]
-        propose, cap = int(generator.integers(0, 20)), int(generator.choice(CAPS))
-        found = trimmed_sum(rows, Lattice(0, -bound, bound), trim, propose=propose, cap=cap)
-        longest = (bound,) + (0,) * (width - 1)
-        expected = norm_trimmed_margin(vectors, trim, longest=longest, propose=propose, cap=cap)
-        assert found.margin == expected, (vectors, trim, propose, cap)
-        if propose < bound:
-            large = sum(squared_norm(vector) > propose**2 for vector in vectors)
-            assert found.margin == min(cap, max(0, trim - large))
-        assert found.value == (norm_trimmed_sum(vectors, trim) or (0,) * width)
-        margins.append(found.margin)
     check_variety(margins, max(CAPS))

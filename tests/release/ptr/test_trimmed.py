@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from prudent.release.lattice import Lattice
-from prudent.release.ptr.trimmed import shortened, trimmed_mean, trimmed_sum
+from prudent.release.ptr.trimmed import trimmed_mean
 from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import Graph, data_sets, records
 
@@ -112,53 +112,3 @@ def test_the_memory_of_a_margin_is_linear_in_the_cap() -> None:
 def test_every_row_of_the_table(data: list[int], trim: int, value: int) -> None:
     found = trimmed_mean(ArrayColumn(data), GRID, trim, default=2, propose=1, cap=9)
     assert found.value == (value,)
-
-
-def signed_data_sets(size: int) -> list[tuple[int, ...]]:
-    return [
-        data
-        for count in range(size + 1)
-        for data in itertools.combinations_with_replacement(range(-2, 3), count)
-    ]
-
-
-def exact_sum(data: list[int], trim: int) -> int:
-    return sum(sorted(data, key=lambda x: (abs(x), x))[: max(0, len(data) - trim)])
-
-
-@pytest.mark.parametrize("trim", [0, 1, 2])
-def test_trimmed_sum_margins_equal_brute_force(trim: int) -> None:
-    graph = Graph(lambda data: exact_sum([x - 2 for x in data], trim), size=8)
-    lattice = Lattice(0, -2, 2)
-    for propose in range(3):
-        margins = graph.margins(propose)
-        for counts in data_sets(5):
-            data = [x - 2 for x in records(counts)]
-            table = np.array(data, float).reshape(-1, 1)
-            found = trimmed_sum(table, lattice, trim, propose=propose, cap=CAP)
-            assert found.margin == margins.get(counts, CAP), (data, propose)
-            assert found.value == (exact_sum(data, trim),)
-
-
-def test_the_sum_of_vectors_does_not_depend_on_their_order() -> None:
-    generator = np.random.default_rng(2)
-    rows = generator.integers(-3, 4, (30, 2)).astype(float)
-    lattice = Lattice(0, -100, 100)
-    first = trimmed_sum(rows, lattice, 7, propose=3, cap=50)
-    for _ in range(20):
-        shuffled = generator.permutation(rows)
-        assert trimmed_sum(shuffled, lattice, 7, propose=3, cap=50) == first
-
-
-def test_no_vector_is_longer_than_the_bound() -> None:
-    generator = np.random.default_rng(3)
-    rows = generator.normal(size=(200, 5)) * np.geomspace(1e-3, 1e300, 200)[:, None]
-    lattice = Lattice(-10, -(2**20), 2**20)
-    whole = shortened(rows, lattice)
-    assert (np.sum(whole * whole, axis=1) <= 2**40).all()
-    assert np.isclose(np.sqrt(np.sum(whole[-1].astype(float) ** 2)), 2**20, rtol=1e-4)
-
-
-def test_rows_without_a_value_are_no_records() -> None:
-    rows = np.array([[1.0, 2.0], [np.nan, 1.0]])
-    assert len(shortened(rows, Lattice(0, -100, 100))) == 1

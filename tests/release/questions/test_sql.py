@@ -145,7 +145,9 @@ REFUSED = {
     "SELECT count(*) FROM people UNION SELECT 1": "no single SELECT",
     "SELECT count(*) FROM people TABLESAMPLE 1": "no single table after FROM",
     "SELECT count(*) FROM people ORDER BY x": "ordered or chosen by x",
-    "SELECT count(*) FROM people LIMIT 0": "its LIMIT leaves no answer",
+    "SELECT count(*) FROM people LIMIT 0": "its LIMIT or OFFSET leaves no answer",
+    "SELECT count(*) FROM people OFFSET 1": "its LIMIT or OFFSET leaves no answer",
+    "SELECT DISTINCT ON (x) city, count(*) FROM people GROUP BY city": "it has DISTINCT of rows",
     "SELECT city, count(*) FROM people GROUP BY ROLLUP (city)": "not a list of values",
     "SELECT count(*) FROM people GROUP BY 7": "there is no column 7",
     "SELECT city, count(*) FROM people GROUP BY 1.5": "there is no column 1.5",
@@ -318,6 +320,16 @@ def test_what_is_computed_from_answers_is_post_processing() -> None:
     assert low < 199 * 200 / n_high < 199 * 200 / n_low < high
     frame = found.to_frame(wide=True)
     assert list(frame["town"]) == ["oslo", "bergen"]
+
+
+def test_distinct_groups_are_those_of_the_query_and_an_offset_skips_some() -> None:
+    found = ask(
+        "SELECT DISTINCT city, count(*) AS n FROM people WHERE city IN ('oslo', 'bergen') "
+        "GROUP BY city ORDER BY n DESC LIMIT 2 OFFSET 1"
+    )
+    assert {group: each.value for group, each in found["n"].items()} == {"bergen": 100}
+    named = ask("SELECT iqr(x) AS spread, proportion(x >= 200) AS late, mean(x) FROM people")
+    assert [named.columns[name][1] for name in named.answers] == ["iqr", "proportion", "mean"]
 
 
 def test_groups_are_chosen_by_an_aggregate_that_is_not_selected() -> None:

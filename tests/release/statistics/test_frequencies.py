@@ -114,14 +114,6 @@ def test_the_most_frequent_come_first() -> None:
         prudent.top_k(TABLE, "city", epsilon=1.0)
 
 
-def test_a_histogram_of_categories_is_a_count_by_group() -> None:
-    given: Any = {"epsilon": 1.0, "noise": Silence()}
-    found: Any = prudent.histogram(TABLE, "city", categories=["oslo", "paris"], **given)
-    assert {name: each.value for name, each in found.items()} == {"oslo": 50, "paris": 0}
-    found = prudent.histogram(TABLE, "city", categories=["oslo"], by="who", groups=[0, 1], **given)
-    assert {name: each.value for name, each in found.items()} == {(0, "oslo"): 5, (1, "oslo"): 5}
-
-
 def test_rows_are_counted_without_a_column() -> None:
     given: Any = {"epsilon": 1.0, "noise": Silence()}
     assert prudent.count(TABLE, **given).value == 101

@@ -16,7 +16,6 @@ from prudent.accounting import ApproximateDpEvent, PldAccountant
 from prudent.release.charging import Preview
 from prudent.release.columns.opening import PrivateGroups
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.outcome import Released
 from prudent.release.statistics import count, mean, median, mode
 from tests.release.recording import Book
 
@@ -102,19 +101,3 @@ def test_private_groups_need_a_column_and_a_delta(missing: str) -> None:
     given = {name: value for name, value in PRIVATE.items() if name != missing}
     with pytest.raises(ValueError, match=f"Expected {missing}"):
         mean(FRAME, "x", **given)
-
-
-def test_each_group_may_have_its_own_proposal() -> None:
-    book = Book()
-    given = {"epsilon": 4.0, "delta": 1e-6, "by": "city", "ledger": book}
-    found = median(FRAME, "x", propose={"Oslo": 1.0, "Bergen": 4.0}, **given)
-    ((event, _, delta),) = book.charges
-    assert delta == 1e-6
-    assert {group: each.event == event for group, each in found.items()} == {
-        "Oslo": True,
-        "Bergen": True,
-    }
-    scales = [each.noise_scale for each in found.values() if isinstance(each, Released)]
-    assert scales == sorted(scales)
-    with pytest.raises(ValueError, match="Expected propose one for each group, got none for 'A'"):
-        median(FRAME, "x", propose={"Oslo": 1.0}, groups=["Oslo", "A"], **given)

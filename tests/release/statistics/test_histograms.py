@@ -11,7 +11,7 @@ import prudent
 from prudent.accounting import PldAccountant
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import histogram
-from prudent.release.statistics.histograms import round_edges
+from prudent.release.statistics.summaries import round_edges
 from tests.oracles.multisets import data_sets, neighbours, records
 from tests.release.recording import Book, Silence
 
@@ -90,14 +90,6 @@ def test_groups_have_the_same_default_bins(tmp_path: Path) -> None:
     assert asked["bins"]["a"].edges == found["a"].edges
 
 
-def test_the_distribution_function_is_monotone_and_near_the_truth() -> None:
-    found = histogram(SAMPLE, epsilon=1.0, noise=ReproducibleNoise(4))
-    fractions = np.array(found.cdf())
-    assert np.all(np.diff(fractions) >= 0)
-    truth = [np.mean(edge > SAMPLE) for edge in found.edges]
-    assert np.max(np.abs(fractions - truth)) < 0.02
-
-
 @pytest.mark.parametrize("edges", [[1], [], [2, 1], [1, 1], [0, np.inf], ["a", "b"], 3])
 def test_edges_that_are_none_are_refused_before_anything_is_charged(edges: object) -> None:
     book = Book()
@@ -121,16 +113,6 @@ def test_round_edges_are_near_the_values(ends: tuple[float, float], whole: bool)
         gap = min(abs(near[place] - each) for each in near if each != near[place])
         assert abs(edge - near[place]) <= max(gap / 2, 0.5 * whole)
         assert edge == int(edge) or not whole
-
-
-@pytest.mark.unhurried
-def test_a_picture_is_a_file(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    found = histogram(SAMPLE, epsilon=1.0)
-    found.plot(tmp_path / "bins.svg")
-    found.plot(tmp_path / "cdf.png", cumulative=True)
-    assert (tmp_path / "bins.svg").read_bytes().startswith(b"<?xml")
-    assert (tmp_path / "cdf.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_it_is_shown_in_text_json_and_html() -> None:

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
-from prudent.release.charging import Preview
 from prudent.release.columns.column import Contribution
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Released
@@ -25,22 +24,6 @@ TRUTH = {count: 20_000, sum: SAMPLE.sum(), mean: SAMPLE.mean(), variance: SAMPLE
 CLOSE = {count: 20, sum: 4_000, mean: 0.1, variance: 10.0}
 ALL = pytest.mark.parametrize("statistic", TRUTH, ids=lambda each: each.__name__)
 CLIPPED = pytest.mark.parametrize("statistic", [sum, mean, variance], ids=lambda f: f.__name__)
-
-
-class Unread(ArrayColumn):
-    """A column that must not be read before the ledger is charged."""
-
-    def __init__(self, book: Book) -> None:
-        super().__init__(SAMPLE)
-        self._book = book
-
-    def count(self) -> int:
-        assert self._book.charges
-        return super().count()
-
-    def counts_below(self, edges: Any) -> Any:
-        assert self._book.charges
-        return super().counts_below(edges)
 
 
 def options(statistic: Callable[..., Any], **more: Any) -> dict[str, Any]:
@@ -67,26 +50,6 @@ def test_what_is_released_is_near_the_truth(
     )
     spent = PldAccountant().compose(released.event).get_epsilon(released.delta)
     assert spent <= 2.0 * (1 + 1e-9)
-
-
-@ALL
-@pytest.mark.parametrize("bounds", [None, (0.0, 200.0)])
-def test_the_ledger_is_charged_once_before_any_record_is_read(
-    statistic: Callable[..., Any], bounds: tuple[float, float] | None
-) -> None:
-    book = Book()
-    given = options(statistic, bounds=bounds, epsilon=1.0)
-    released = statistic(Unread(book), ledger=book, **given)
-    ((event, label, delta),) = book.charges
-    assert (event, label, delta) == (released.event, statistic.__name__, 0.0)
-
-
-@ALL
-def test_a_dry_run_reads_and_charges_nothing(statistic: Callable[..., Any]) -> None:
-    book = Book()
-    preview = statistic(Unread(book), ledger=book, dry_run=True, epsilon=0.5)
-    assert isinstance(preview, Preview)
-    assert (preview.epsilon, preview.delta, book.charges) == (0.5, 0.0, [])
 
 
 def noise_and_value(statistic: Callable[..., Any], values: list[int], **given: Any) -> Any:
@@ -167,17 +130,6 @@ def test_text_can_be_counted() -> None:
     released = count(["a", "b", None, "a"] * 100, epsilon=5.0, noise=ReproducibleNoise(0))
     assert abs(released.value - 300) < 5
     assert isinstance(released.value, int)
-
-
-@pytest.mark.thorough
-def test_the_same_seed_gives_the_same_answer_in_an_engine() -> None:
-    pytest.importorskip("ibis")
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"x": SAMPLE[:2_000]})
-    for statistic in (count, variance):
-        given = {"epsilon": 1.0, "noise": ReproducibleNoise(8)}
-        one = statistic(frame, "x", **given)
-        assert one == statistic(SAMPLE[:2_000], **given | {"noise": ReproducibleNoise(8)})
 
 
 class Several(ArrayColumn):

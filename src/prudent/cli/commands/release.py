@@ -1,7 +1,6 @@
 """`prudent release`: private numbers of a column, in a file, a database or a warehouse."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -301,31 +300,18 @@ def histogram(
         default=None,
     ),
     bins: int = options.whole_number("How many bins to aim at, without --edges.", default=20),
-    categories: Categories = None,
-    out: Path | None = options.value("FILE", "Also draw it, as .png, .svg or .pdf.", default=None),
 ) -> None:
-    r"""Release how many records are in each bin, and draw them.
+    r"""Release how many records are in each bin.
 
     [b]Example[/b]
 
-    $ prudent release histogram trips.parquet --column fare --epsilon 0.5 \
-        --out fares.svg
+    $ prudent release histogram trips.parquet --column fare --epsilon 0.5
     """
-    from prudent import _validate
-    from prudent._files import check_writable
-
-    if out is not None:
-        _validate.one_of((".png", ".svg", ".pdf"), out=out.suffix)
-        if request.by is not None:
-            raise _validate.ArgumentError("out", "without --by", shown="both")
-        check_writable(out.parent)  # before anything is paid for
     answer(
         request,
         "histogram",
-        draw=None if out is None else lambda released: released.plot(out),
         edges=listed(edges),
         bins=bins,
-        categories="private" if categories == "private" else listed(categories),
     )
 
 
@@ -373,14 +359,9 @@ def mode(
     categories: str | None = options.value(
         "A,B,…", "What can occur, from public knowledge, if known.", default=None
     ),
-    propose: float | None = options.number(
-        "For numbers: τ, how far one record may move the mode. Without it the "
-        "most frequent value is released as it is, or not at all.",
-        default=None,
-    ),
     certify: Certify = None,
 ) -> None:
-    r"""Release the most frequent value.
+    r"""Release the most frequent value, as it is or not at all.
 
     [b]Example[/b]
 
@@ -397,4 +378,4 @@ def mode(
         column = open_column(known.pop("data"), request.column, **known)
         assert isinstance(column, TableColumn)
         typed = list(column.typed(listed(categories) or []))
-    answer(request, "mode", categories=typed, propose=propose, certify=certify)
+    answer(request, "mode", categories=typed, certify=certify)

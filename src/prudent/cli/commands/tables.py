@@ -34,7 +34,7 @@ _FORECASTS = (1_000, 10_000, 100_000, 1_000_000)
 
 _OF_SQL = (
     *("delta", "unit", "per_unit", "groups_per_unit", "groups", "connect", "ledger", "dataset"),
-    *("receipt", "sign", "dry_run", "as_json", "as_csv"),
+    *("receipt", "sign", "dry_run", "as_json", "as_csv", "parquet"),
 )
 _OF_REGRESS = (
     *("where", "connect", "table", "ledger", "dataset", "receipt", "sign", "dry_run", "as_json"),

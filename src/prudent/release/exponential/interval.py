@@ -41,13 +41,7 @@ from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.measure import Decay, UniformMeasure, choose, rate
-from prudent.release.lattice import (
-    LAST_HALF,
-    FloatArray,
-    IntArray,
-    Lattice,
-    end_of_half_octave,
-)
+from prudent.release.lattice import LAST_HALF, FloatArray, IntArray, Lattice, end_of_half_octave
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism, shares_of
 
@@ -230,14 +224,7 @@ class PrivateInterval:
     def release(
         self, column: Column, noise: Noise, sizes: Sizes | None = None, records: int | None = None
     ) -> tuple[float, float]:
-        """Release the interval.
-
-        Args:
-            column: The records.
-            noise: Source of randomness.
-            sizes: Their half-octaves, if they were read already.
-            records: Their number, if it was released already.
-        """
+        """Release the interval."""
         ends = self.widest(column, noise, sizes)
         if 0.0 in ends:
             ends = ends[0] * self.farther, ends[1] * self.farther
@@ -272,11 +259,7 @@ class PrivateInterval:
         return round(fitting * _STEEPNESSES) / _STEEPNESSES
 
     def within(
-        self,
-        points: Points,
-        ends: tuple[float, float],
-        noise: Noise,
-        records: int | None = None,
+        self, points: Points, ends: tuple[float, float], noise: Noise, records: int | None = None
     ) -> tuple[float, float]:
         """Release a part of a released interval; see `release`."""
         lattice, spacing = points.lattice, points.lattice.spacing

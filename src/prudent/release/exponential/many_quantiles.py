@@ -70,11 +70,11 @@ from prudent.release.exponential.quantile import (
     ExponentialQuantile,
     Selected,
     ascending,
+    for_units,
 )
 from prudent.release.lattice import FloatArray, IntArray, Lattice
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism
-from prudent.release.sums.clipping import for_units
 
 BRANCHES, LEVELS = 12, 3
 MANY_BRANCHES = 16
@@ -187,13 +187,7 @@ class CountedQuantiles:
         return np.split(noisy, np.cumsum([len(each) for each in levels])[:-1])
 
     def release(self, points: Points, noise: Noise, between: bool) -> tuple[Selected, ...]:
-        """Release the quantiles of the records at points.
-
-        Args:
-            points: The records.
-            noise: Source of randomness.
-            between: Whether values between two points are possible.
-        """
+        """Release the quantiles of the records at points."""
         upto = np.cumsum(consistent(self.counts(points, noise)))
         rising = np.maximum.accumulate(upto)
         falling = np.minimum.accumulate(upto[::-1])[::-1]
@@ -240,6 +234,24 @@ def _through(upto: FloatArray, leaf: int, target: float) -> float:
 def value_at(lattice: Lattice, place: float) -> float:
     """The value at or between points, given in steps, that is not beyond the ends of `Points`."""
     return min(max(place, lattice.low + 1), lattice.high - 1) * lattice.spacing
+
+
+def placed(
+    points: Points, one: Selected, ends: tuple[float, float], whole: bool, public: bool = False
+) -> Selected:
+    """A quantile between `ends`, with an interval for the records as they were before they moved.
+
+    Values were moved to the nearest point, so it is half a point wider on either side. One that
+    reaches an end tells nothing, unless the ends are public: values were moved there.
+    """
+    lattice, value = points.lattice, min(max(one.value, ends[0]), ends[1])
+    if one.interval is None or one.interval_indices is None:
+        return attrs.evolve(one, value=value)
+    half = 0.0 if whole and lattice.spacing == 1 else lattice.spacing / 2
+    interval = min(one.interval[0] - half, value), max(one.interval[1] + half, value)
+    first, last = one.interval_indices
+    useless = one.whole or not (public or lattice.low < first <= last < lattice.high)
+    return attrs.evolve(one, value=value, interval=interval, whole=useless)
 
 
 def _counts(points: Points, branches: int = BRANCHES) -> list[IntArray]:

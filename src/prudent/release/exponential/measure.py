@@ -410,12 +410,7 @@ _EXACT = decimal.Context(
 
 
 def rate(epsilon: float, spread: Fraction) -> Fraction:
-    """Return the c at which a draw is ε-bounded-range, slightly rounded down.
-
-    Args:
-        epsilon: ε.
-        spread: The length a + b of the range of the change of distances, in records.
-    """
+    """Return the c at which a draw is ε-bounded-range, slightly rounded down."""
     return Fraction(epsilon) * (1 - _SLACK) / spread
 
 
@@ -464,11 +459,7 @@ class Decay:
 def draw(measure: Measure, starts: Sequence[int], weights: Sequence[int], noise: Noise) -> int:
     """Draw an index with probability proportional to its mass times the weight of its piece.
 
-    Args:
-        measure: The base measure.
-        starts: Where each piece starts, in ascending order, the first one at `measure.low`. A piece
-            ends before the start of the next; pieces may be empty.
-        weights: The weight of each piece.
+    Pieces begin at ascending `starts`, the first at `measure.low`; they may be empty.
     """
     edges = measure.below(np.array([*starts, measure.high + 1], np.int64)).tolist()
     masses = [(end - begin) for begin, end in itertools.pairwise(edges)]

@@ -55,7 +55,7 @@ import dp_accounting as dp
 import numpy as np
 
 from prudent import _validate
-from prudent.accounting._numeric import float_below
+from prudent.accounting._numeric import float_above, float_below
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.exponential.measure import Decay, DoubleMeasure, Measure, choose, draw, rate
 from prudent.release.failures import redact_errors
@@ -104,12 +104,6 @@ class NearTarget:
 
         A point whose records have the ranks i, ..., j covers the rank interval [i - 1, j]; a value
         in the gap after it covers [j, j] alone.
-
-        Args:
-            low: The least index.
-
-        Returns:
-            Where each piece starts, and its distance from the target in units of 1/unit records.
         """
         points, places = np.unique(self.indices, return_index=True)
         ranks = [*places.tolist(), len(self.indices)]
@@ -339,15 +333,7 @@ class ExponentialQuantile:
         return math.ceil(math.log(odds) / float(self._interval_rate))
 
     def release(self, column: Ranked, noise: Noise | None = None) -> Selected:
-        """Release the quantile of a column.
-
-        Args:
-            column: The records.
-            noise: Source of randomness; None uses the operating system's.
-
-        Raises:
-            SourceError: If the records cannot be read; the message quotes none.
-        """
+        """Release the quantile of a column."""
         return redact_errors(self._release, column, source_of(noise))
 
     def _release(self, column: Ranked, noise: Noise) -> Selected:
@@ -500,3 +486,17 @@ class ExponentialRange:
         least = max(0.0, upper.interval[0] - lower.interval[1])
         ends = least, upper.interval[1] - lower.interval[0]
         return upper.value - lower.value, ends, lower.whole or upper.whole
+
+
+def for_units(event: dp.DpEvent, records: int) -> dp.DpEvent:
+    """The event of choices whose ε is per record, for a unit of several records.
+
+    Along a chain of added records the ranges of log-ratios add up, so a choice of range ε/k per
+    record has range ε for a unit of k records.
+    """
+    match event:
+        case ExponentialMechanismDpEvent():
+            return ExponentialMechanismDpEvent(float_above(Fraction(event.epsilon) * records))
+        case dp.ComposedDpEvent():
+            return dp.ComposedDpEvent([for_units(each, records) for each in event.events])
+    raise ValueError(f"Expected choices, got {event!r}.")

@@ -20,17 +20,14 @@ computed from the ranks within `cap` of the quantile's rank.
 | values beyond the ends, infinite ones | moved to the ends | as usual |
 | NaN, no value | not a record | |
 
-The mode, over categories and over the points of a lattice:
+The mode, over categories:
 
 | data | value | margin |
 |---|---|---|
-| empty, categories | None | 0 |
-| empty, lattice | the lower end | 0 unless τ >= high - low |
-| ties | the smaller value | 0 for categories |
+| empty | None | 0 |
+| ties | the smaller value | 0 |
 | one category in the data, no public list | it | its count - 1: another could come before it |
 | a public list of one category | it | cap: no other value is possible |
-| no bounds | as usual | at most the distance to data whose mode is at an end |
-| τ >= high - low | as usual | cap |
 """
 
 import itertools
@@ -107,11 +104,7 @@ def title(p: Fraction) -> str:
 
 
 def rational(p: float | Fraction | str, name: str = "p") -> Fraction:
-    """Convert the probability of a quantile to the fraction that its decimals denote: 0.1 is 1/10.
-
-    Raises:
-        ValueError: if it is not in (0, 1], or its denominator is above 10**6.
-    """
+    """The exact fraction that the decimals of a probability denote: 0.1 is 1/10."""
     try:
         # Twelve decimals: the 0.30000000000000004 of a sum is the 0.3 that was meant.
         exact = Fraction(str(round(p, 12))) if isinstance(p, float) else Fraction(p)
@@ -130,16 +123,7 @@ def rational(p: float | Fraction | str, name: str = "p") -> Fraction:
 def quantile(
     column: Column, lattice: Lattice, p: Fraction, *, propose: int, cap: int, more: int = 0
 ) -> RobustValue:
-    """Return the value of rank ceil(p m) and its exact margin, capped.
-
-    Args:
-        column: The records.
-        lattice: The lattice that records are rounded to.
-        p: The probability, in (0, 1], exact.
-        propose: τ, in steps.
-        cap: The largest margin that needs to be distinguished.
-        more: Ranks to read on either side beyond those that are needed.
-    """
+    """Return the value of rank ceil(p m) and its exact margin, capped."""
     count = column.count()
     rank = math.ceil(p * count)
     # Every gap with a cost below the cap lies within these ranks. A gap right of rank L with I
@@ -226,10 +210,6 @@ def category_mode(column: Column, categories: Sequence[Any] | None, *, cap: int)
 
     Guarantee: without a public list no value is read, only counts and their order, so stored values
     affect the test only through the margin. The returned value is `Unread`.
-
-    Args:
-        categories: The public list of possible categories; records with other values are ignored.
-            None: any category is possible.
     """
     if categories is not None:
         return _listed_mode(column, categories, cap=cap)
@@ -249,72 +229,6 @@ def _listed_mode(column: Column, categories: Sequence[Any], *, cap: int) -> Robu
     ahead = counts[place] - counts - (np.arange(len(values)) < place)
     margin = np.min(np.delete(ahead, place), initial=cap)
     return RobustValue((values[place],), int(margin), 0)
-
-
-def lattice_mode(column: Column, lattice: Lattice, *, propose: int, cap: int) -> RobustValue:
-    """Return the fullest point (ties: the smaller one) and its exact margin, capped (Errata 7).
-
-    One record can move the mode by more than τ when two points a < b more than τ apart both hold
-    about h records and no other point holds more. The margin is the least number of changes that
-    lead to such data, over a, b and h.
-    """
-    # Every choice of cost below the cap has h > largest - cap - 2, and a, b within the cap of h, so
-    # points whose count is 2 cap + 3 below the largest may be treated as empty.
-    points, counts = column.frequencies(lattice, within=2 * cap + 3)
-    value = int(points[np.argmax(counts)]) if len(points) else lattice.low
-    largest = int(np.max(counts, initial=0))
-    margin = cap
-    places, held = _with_empty_places(points, counts, lattice, propose)
-    for level in range(max(0, largest - cap - 1), largest + 2):
-        margin = min(margin, _cheapest(places, held, level, propose))
-    if not lattice.bounded:
-        # The ends of such a lattice stand for values that it cannot represent. The number of
-        # changes until an end is the mode is itself a safe margin, and the smaller of two safe
-        # margins is safe.
-        at_end = (points == lattice.low) | (points == lattice.high)
-        others = int(np.max(counts[~at_end], initial=0))
-        margin = min(margin, max(0, others - int(np.max(counts[at_end], initial=0))))
-    return RobustValue((value,), margin, propose)
-
-
-def _with_empty_places(
-    points: IntArray, counts: IntArray, lattice: Lattice, propose: int
-) -> tuple[IntArray, IntArray]:
-    """Add the empty points that can be the best competitors.
-
-    The cost of a competitor changes only at points that hold records, and the two competitors must
-    be more than τ apart. So it suffices to add the ends, the neighbours of non-empty points, and
-    the points just beyond τ from any of these.
-    """
-    near = np.concatenate([[lattice.low, lattice.high], points, points - 1, points + 1])
-    near = np.concatenate([near, near + propose + 1, near - propose - 1])
-    places = np.unique(near[(near >= lattice.low) & (near <= lattice.high)])
-    held = np.zeros(len(places), np.int64)
-    held[np.searchsorted(places, points)] = counts
-    return places, held
-
-
-def _cheapest(places: IntArray, held: IntArray, level: int, propose: int) -> int:
-    """The least cost of making two competitors hold about `level` records each.
-
-    The sum over all other points splits into one part per competitor, so the best partner of each b
-    is found by a running minimum over the points a that are far enough to its left.
-    """
-    above = [np.maximum(held - level + change, 0) for change in (1, 0, -1)]
-    left = [np.cumsum(part) - part for part in above]  # sums over the points before
-    right = [np.sum(part) - np.cumsum(part) for part in above]  # sums over the points after
-    # Equal counts, n_a = n_b = h: a is the mode, and one more record at b makes b the mode.
-    equal_a = np.abs(level - held) + left[0] + right[1]
-    equal_b = np.abs(level - held) - above[1]
-    # b is ahead by one: n_a = h, n_b = h + 1.
-    ahead_a = np.abs(level - held) - above[1]
-    ahead_b = np.abs(level + 1 - held) + left[1] + right[2]
-    partners = np.searchsorted(places, places - propose, side="left")  # places < b - τ
-    some = partners > 0
-    last = partners[some] - 1
-    equal = np.minimum.accumulate(equal_a)[last] + equal_b[some]
-    ahead = np.minimum.accumulate(ahead_a)[last] + ahead_b[some]
-    return int(np.min(np.concatenate([equal, ahead]), initial=np.iinfo(np.int64).max))
 
 
 _MOST_CHECKED = 10**7  # of all data sets together; the check then takes seconds

@@ -2,8 +2,8 @@
 
 The proposal is a sensitivity τ. A private test decides whether the data set is far from every data
 set on which one record can move the statistic by more than τ. If it is, the robust statistic f₂ is
-released with noise calibrated to τ. If not, the mechanism refuses, or releases a fallback f₁ with
-noise calibrated to its global sensitivity.
+released with noise calibrated to τ. If not, the mechanism refuses, or falls back: it releases f₂
+with noise calibrated to its global sensitivity.
 
 **Calibration** to (ε, δ) chooses the test, its failure probability and the noise. The cost of a run
 is the larger of two cases, not their sum: an accident of the test, which costs δ₀, and the test
@@ -71,8 +71,6 @@ class ProposeTestReleaseMechanism:
             means the distance between the bounds.
         fallback_noise_multiplier: Noise scale of the fallback, divided by its GS. Infinite: the
             mechanism refuses instead of falling back.
-        monotone: Whether adding a record can only lower the margin, so that the branch reveals
-            less.
     """
 
     propose: float = attrs.field(validator=by(_validate.non_negative))
@@ -89,7 +87,6 @@ class ProposeTestReleaseMechanism:
     fallback_noise_multiplier: float = attrs.field(
         default=math.inf, validator=by(_validate.positive_or_infinite)
     )
-    monotone: bool = attrs.field(default=False, validator=by(_validate.flag))
 
     def __attrs_post_init__(self) -> None:
         if self.falls_back and not self.propose:
@@ -141,36 +138,22 @@ class ProposeTestReleaseMechanism:
         bounds: tuple[float, float] | None = None,
         fallback_sensitivity: float | None = None,
         fallback: bool = False,
-        monotone: bool = False,
         distribution: Distribution = Distribution.LAPLACE,
-        test: MarginTest | None = None,
         failure: float | None = None,
     ) -> "ProposeTestReleaseMechanism":
         """Return the mechanism with the least noise of which one run is (epsilon, delta)-DP.
 
         Args:
-            propose: τ, in the unit of the data; 0 for a value that is released without noise or
-                refused.
+            propose: See `ProposeTestReleaseMechanism`, as for the arguments that are not here.
             epsilon: ε of one run, at least 0.001.
             delta: δ of one run, in (0, 1/2).
-            bounds: Public bounds on the data, or None.
-            fallback_sensitivity: Global sensitivity of the fallback; None means the distance
-                between the bounds.
             fallback: Whether a failed test releases the statistic with noise for `bounds`.
-            monotone: Whether adding a record can only lower the margin.
-            distribution: Distribution of the noise of the value.
-            test: A discrete test; None selects the one with the smaller error.
-            failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
-                delta/2.
+            failure: As there, in (0, delta]; None means delta/2.
 
         Guarantee:
-            The event of the mechanism costs at most (epsilon, delta). With Laplace noise and no
-            given test this is a theorem, whose condition is `failure <= delta`. Otherwise the noise
-            was solved so that the accountant's ε of the event, `failure` included, meets the
-            target.
-
-        Raises:
-            UnreachableTargetError: If the given test alone costs more than (epsilon, delta).
+            The event of the mechanism costs at most (epsilon, delta). With Laplace noise this is a
+            theorem, whose condition is `failure <= delta`. With Gaussian noise it was solved so
+            that the accountant's ε of the event, `failure` included, meets the target.
         """
         _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
         _validate.small_delta(1e-18, ends="[)", delta=delta)
@@ -194,10 +177,9 @@ class ProposeTestReleaseMechanism:
             bounds=bounds,
             fallback_sensitivity=fallback_sensitivity,
             fallback_noise_multiplier=1.0 if _validate.flag(fallback=fallback) else math.inf,
-            monotone=_validate.flag(monotone=monotone),
             distribution=distribution,
         )
-        if test is None and distribution is Distribution.LAPLACE:
+        if distribution is Distribution.LAPLACE:
             # Half of ε for the test and half for the value minimises noise × threshold. Nothing
             # needs to be solved. Either the data are sensitive, and all that can happen is an
             # accident of probability `failure` <= δ; or the test and the value are ε/2-DP each, so
@@ -205,9 +187,7 @@ class ProposeTestReleaseMechanism:
             scale = math.nextafter((2 if propose else 1) / epsilon, math.inf)
             return _noisier(attrs.evolve(unscaled, test=DiscreteLaplaceTest(scale)), scale)
         target = epsilon * (1 - SLACK), delta * (1 - SLACK)
-        tests = _tests(*target) if test is None else (test,)
-        found = (_with_noise(attrs.evolve(unscaled, test=each), *target) for each in tests)
-        return min(found, key=_expected_error)
+        return _with_noise(attrs.evolve(unscaled, test=_gaussian_test(*target)), *target)
 
     @property
     def falls_back(self) -> bool:
@@ -261,28 +241,23 @@ class ProposeTestReleaseMechanism:
         return dp.ComposedDpEvent([test, DiscreteLaplaceDpEvent(1 / weaker, 1)])
 
     def _test_event(self, fallback: float, robust: float) -> ProposeTestReleaseDpEvent:
-        reveals = Reveals.MONOTONE_BRANCH if self.monotone else Reveals.BRANCH
-        return ProposeTestReleaseDpEvent(fallback, 0.0, self.test, self.failure, robust, reveals)
+        return ProposeTestReleaseDpEvent(
+            fallback, 0.0, self.test, self.failure, robust, Reveals.BRANCH
+        )
 
     def release(
-        self,
-        data: Data,
-        measure: Callable[[Data], RobustValue],
-        fallback: Callable[[Data], Sequence[int]] | None = None,
-        *,
-        noise: Noise | None = None,
+        self, data: Data, measure: Callable[[Data], RobustValue], *, noise: Noise | None = None
     ) -> Outcome:
         """Run the mechanism once.
 
         Args:
             data: The records, in whatever form `measure` reads them.
             measure: Returns f₂ and its margin for the sensitivity `steps`, in steps of `lattice`.
-            fallback: Returns f₁, in steps; None uses f₂ with noise for its global sensitivity.
             noise: Source of randomness; None uses the operating system's.
 
         Raises:
-            SourceError: If `measure` or `fallback` fails. The original message is withheld, since
-                it may quote records.
+            SourceError: If `measure` fails. The original message is withheld, since it may quote
+                records.
         """
         noise = source_of(noise)
         measured = redact_errors(measure, data)
@@ -296,9 +271,8 @@ class ProposeTestReleaseMechanism:
             scale = self.robust_noise_multiplier * self.steps
             return self._released(measured.value, scale, Branch.ROBUST, noise)
         if self.falls_back:
-            value = measured.value if fallback is None else redact_errors(fallback, data)
             scale = self.fallback_noise_multiplier * self.sensitivity_in_steps
-            return self._released(value, scale, Branch.FALLBACK, noise)
+            return self._released(measured.value, scale, Branch.FALLBACK, noise)
         return Refused(self._reason, self.event)
 
     @property
@@ -369,37 +343,24 @@ def on_lattice(
     return measure
 
 
-_TEST_SHARES = {DiscreteLaplaceTest: 0.5, DiscreteGaussianTest: 0.7}
+_TEST_SHARE = 0.7
 """Fraction of ε spent on the test with Gaussian noise; nearly optimal for ε from 0.1 to 5."""
 
-_CERTAIN = 2.0  # a margin this many standard deviations above the threshold passes reliably
 _SMALLEST_EPSILON = 1e-3
 _NOISE = Search(safe=1e6, unsafe=1e-2, guess=10.0)
 
 
-def _expected_error(mechanism: ProposeTestReleaseMechanism) -> float:
-    """A number proportional to the noise at the least proposal that passes the test reliably.
-
-    That proposal grows with the margin that the test requires.
-    """
-    spread = mechanism.test.scale * _CERTAIN
-    if isinstance(mechanism.test, DiscreteLaplaceTest):
-        spread *= math.sqrt(2)
-    return mechanism.robust_noise_multiplier * (mechanism.threshold + spread)
-
-
 @functools.lru_cache(maxsize=256)
-def _tests(epsilon: float, delta: float) -> tuple[MarginTest, ...]:
-    """Return one test of each kind, each within its fraction of ε on its own."""
+def _gaussian_test(epsilon: float, delta: float) -> DiscreteGaussianTest:
+    """The test that on its own costs its fraction of ε."""
     scale = solve(
         GaussianTest,
         Search(safe=1e4, unsafe=1e-2, guess=5 / epsilon),
-        epsilon=_TEST_SHARES[DiscreteGaussianTest] * epsilon,
+        epsilon=_TEST_SHARE * epsilon,
         delta=delta,
         name="scale",
     )
-    laplace = DiscreteLaplaceTest(1 / (_TEST_SHARES[DiscreteLaplaceTest] * epsilon))
-    return laplace, DiscreteGaussianTest(min(scale, DiscreteGaussianTest.largest_scale))
+    return DiscreteGaussianTest(min(scale, DiscreteGaussianTest.largest_scale))
 
 
 def _with_noise(
@@ -428,30 +389,27 @@ def _noisier(
 def _least_multiplier(
     mechanism: ProposeTestReleaseMechanism, epsilon: float, delta: float
 ) -> float:
-    """Return the least noise multiplier; with a Gaussian test, one within a few per cent of it.
+    """Return a noise multiplier within a few per cent of the least one.
 
     The branch of a Gaussian test has hundreds of dominating pairs. Releasing the noisy margin of a
     continuous Gaussian has only one, and costs slightly more. Solving for the latter gives a first
     value, which one or two corrections improve. The returned value was priced with the exact event.
     """
 
-    def solved(event_of: Callable[[float], dp.DpEvent]) -> float:
-        return solve(event_of, _NOISE, epsilon=epsilon, delta=delta, name="noise_multiplier")
-
     def spent(multiplier: float) -> float:
         from prudent.accounting import PldAccountant
 
         return PldAccountant().compose(_noisier(mechanism, multiplier).event).get_epsilon(delta)
 
-    if mechanism.distribution is Distribution.LAPLACE or not isinstance(
-        mechanism.test, DiscreteGaussianTest
-    ):
-        return solved(lambda multiplier: _noisier(mechanism, multiplier).event)
     test = GaussianTest(mechanism.test.scale)
-    value = solved(
+    value = solve(
         lambda multiplier: attrs.evolve(
             _noisier(mechanism, multiplier).event, test=test, reveals=Reveals.MARGIN
-        )
+        ),
+        _NOISE,
+        epsilon=epsilon,
+        delta=delta,
+        name="noise_multiplier",
     )
     while (cost := spent(value)) > epsilon:
         value *= 1.01

@@ -1,22 +1,19 @@
-"""Trimmed statistics and their margins: the two-sided trimmed mean and the norm-trimmed sum.
+"""The two-sided trimmed mean and its margin.
 
 | data | value | margin |
 |---|---|---|
-| m <= 2F records, trimmed mean | the public default | distance to data that leave it (Errata 7) |
-| m <= F vectors, trimmed sum | zero | F - #{norms > τ}, as always |
+| m <= 2F records | the public default | distance to data that leave it (Errata 7) |
 | no bounds | as usual | at most the distance to data that keep a record at an end |
-| F = 0 | the mean, the sum of all | 0 wherever an end is further than τ away |
+| F = 0 | the mean | 0 wherever an end is further than τ away |
 | ties | any of the tied records: the sum is the same | counted one by one |
 | τ at least the largest change by one record | as usual | cap |
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from prudent._validate import ArgumentError
 from prudent.release.columns.column import Column
 from prudent.release.lattice import FloatArray, IntArray, Lattice
 from prudent.release.ptr.margins import RobustValue, Window
@@ -68,15 +65,9 @@ class Rise:
     def __init__(
         self, low: Window, high: Window, total: int, count: int, trim: int, default: int
     ) -> None:
-        """Store the order statistics around both ends of the kept records.
+        """Store the ranks within the cap of `trim` and of `count - trim`.
 
-        Args:
-            low: The ranks within the cap of `trim`.
-            high: The ranks within the cap of `count - trim`.
-            total: The sum of the kept records, in steps.
-            count: m, the number of records.
-            trim: F, the number of records trimmed at each end.
-            default: The mean of no records, in steps.
+        `total` is the sum of the kept records, and `default` the mean of none, in steps.
         """
         # Only differences matter, and values close to the origin are exact in doubles.
         origin = int(high.at(count - trim))
@@ -196,9 +187,6 @@ def _running_sum(window: Window, origin: int) -> npt.NDArray[np.object_]:
     return np.asarray(sums - sums[origin + 1 - window.first])
 
 
-_LONGEST = 2**30  # largest norm in steps: its square is exact in 64 bits
-
-
 def trimmed_mean(
     column: Column, lattice: Lattice, trim: int, *, default: int, propose: int, cap: int
 ) -> RobustValue:
@@ -206,10 +194,6 @@ def trimmed_mean(
 
     The mean is rounded to the nearest step at the end. Two means within τ whole steps of each other
     stay within τ steps when rounded, so the margin of the unrounded mean is valid.
-
-    Args:
-        trim: F, a public number of records on each side.
-        default: The value, in steps, when no record is left.
     """
     count = column.count()
     low = Window.of(column, lattice, trim - cap, trim + cap + 3)
@@ -258,50 +242,3 @@ def _padded_sum(column: Column, lattice: Lattice, count: int, first: int, last: 
     above = max(0, last - max(first, count + 1) + 1)
     inside = column.sum_between(max(first, 1), min(last, count), lattice)
     return below * lattice.low + inside + above * lattice.high
-
-
-def trimmed_sum(
-    vectors: npt.ArrayLike, lattice: Lattice, trim: int, *, propose: int, cap: int
-) -> RobustValue:
-    """Return the sum of all vectors but the `trim` longest, with margin max(0, F - #{norms > τ}).
-
-    Adding a record never raises this margin. Vectors of equal norm are ordered by their
-    coordinates, so which of them is trimmed does not depend on the order of the rows.
-
-    Args:
-        vectors: One row per record; rows with NaN are ignored.
-        lattice: The lattice that coordinates are rounded to; `lattice.high` bounds the norm, and
-            longer vectors are scaled down to it.
-        trim: F, a public number of records.
-    """
-    rows = shortened(vectors, lattice)
-    norms = np.sum(rows * rows, axis=1)
-    order = np.lexsort((*rows.T[::-1], norms))
-    kept = rows[order[: max(0, len(rows) - trim)]]
-    large = int(np.sum(norms > propose * propose))
-    margin = cap if propose >= lattice.high else min(cap, max(0, trim - large))
-    value = tuple(int(coordinate) for coordinate in np.sum(kept, axis=0))
-    return RobustValue(value, margin, propose)
-
-
-def shortened(vectors: npt.ArrayLike, lattice: Lattice) -> IntArray:
-    """Round the rows to steps so that no norm, computed exactly in integers, exceeds `high`."""
-    rows = np.asarray(vectors, np.float64)
-    if rows.ndim != 2:
-        raise ArgumentError("vectors", "a table with one row per record", shown=f"{rows.ndim}-d")
-    if lattice.high > _LONGEST:
-        raise ValueError(
-            f"Expected a bound on the norm of at most 2**30 steps, got {lattice.high}."
-        )
-    rows = rows[~np.isnan(rows).any(axis=1)]
-    # Coordinates are clipped to the bound first, so that the norm cannot overflow.
-    longest = lattice.value(lattice.high)
-    rows = np.ldexp(np.clip(rows, -longest, longest), -lattice.exponent)
-    norms = np.sqrt(np.sum(rows * rows, axis=1))
-    factor = np.minimum(1.0, lattice.high / np.maximum(norms, 1.0))
-    while True:
-        whole: IntArray = np.trunc(rows * factor[:, None]).astype(np.int64)
-        too_long = np.sum(whole * whole, axis=1) > lattice.high**2
-        if not too_long.any():
-            return whole
-        factor = np.where(too_long, factor * (1 - math.ldexp(1.0, -40)), factor)

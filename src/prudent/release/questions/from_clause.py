@@ -18,7 +18,7 @@ from prudent.release.questions.text import NEAREST, Node, refused, text_of
 _OF_A_TABLE = frozenset(("this", "db", "catalog", "alias"))
 _OF_A_JOIN = frozenset(("this", "on", "using", "side", "kind"))
 _OF_ROWS = frozenset(("expressions", "from_", "from", "joins", "where", "kind", "with_", "with"))
-_PARTS = _OF_ROWS | {"group", "having", "order", "limit"}
+_PARTS = _OF_ROWS | {"group", "having", "order", "limit", "offset"}
 _LONGEST = 5000  # nodes of a query, with its subqueries written out
 _KINDS = {
     ("", ""): "inner",
@@ -29,11 +29,7 @@ _KINDS = {
 
 
 def select_of(text: str) -> Node:
-    """The tree of a query, if it is one that may have a private answer.
-
-    Raises:
-        ArgumentError: if it is none.
-    """
+    """The tree of a query, if it is one that may have a private answer."""
     _validate.instance(str, "a query in SQL", query=text)
     try:
         trees: list[Node] = [
@@ -44,8 +40,10 @@ def select_of(text: str) -> Node:
     if len(trees) != 1 or not isinstance(trees[0], ast.Select):
         raise refused(text, "it is no single SELECT")
     (tree,) = trees
-    if tree.args.get("distinct") is not None:
-        raise refused(text, "it has SELECT DISTINCT", NEAREST[ast.Distinct])
+    distinct = tree.args.get("distinct")
+    if distinct is not None and (distinct.args.get("on") or not tree.find(ast.AggFunc)):
+        raise refused(text, "it has DISTINCT of rows", NEAREST[ast.Distinct])
+    tree.set("distinct", None)  # groups differ from each other, and so do their rows
     if unknown := {name for name, value in tree.args.items() if value} - _PARTS:
         raise refused(text, f"it has {', '.join(sorted(unknown)).upper()}")
     tree = _written_out(tree, text, {})
@@ -58,13 +56,7 @@ def select_of(text: str) -> Node:
 
 
 def _written_out(tree: Node, text: str, known: Mapping[str, Node]) -> Node:
-    """A query with the subquery that it asks of written out, where that looks at one row each.
-
-    Args:
-        tree: The query.
-        text: The text of the whole query, for errors.
-        known: The subqueries that WITH names, written out themselves.
-    """
+    """A query with the subquery that it asks of written out, where that looks at one row each."""
     for item in list(tree.expressions):  # by the name that it has in the query as it is given
         if not isinstance(item, ast.Alias) and not isinstance(item, ast.Star):
             item.replace(ast.alias_(item.copy(), text_of(item), quoted=True))
@@ -206,11 +198,7 @@ class From:
         unit: str | None,
         public: Sequence[str],
     ) -> dict[str, Any]:
-        """The arguments of a request that say which table to read.
-
-        Raises:
-            ArgumentError: if there is no such table, or a unit cannot be followed through a join.
-        """
+        """The arguments of a request that say which table to read."""
         if isinstance(data, str | os.PathLike) and str(data).endswith((".duckdb", ".ddb")):
             if not self.others:
                 return {"data": data, "table": self.first.name}

@@ -14,7 +14,7 @@ and the message says what may be asked instead.
 | variance, stddev, var_pop, stddev_pop, all divided by the records | `variance`, `deviation` |
 | median, quantile_cont(x, p), percentile_cont(p) WITHIN GROUP (ORDER BY x) | `median`, `quantile` |
 | quantile_cont(x, [0.25, 0.75]) | `quantiles` |
-| min, max, mode, histogram | `minimum`, `maximum`, `mode`, `histogram` |
+| min, max, mode, iqr, proportion, histogram | the statistic of that name |
 | sum(x) / sum(y), sum(x * w) / sum(w) | `ratio`, `weighted_mean` |
 | corr(x, y), covar_pop(x, y) | `correlation`, `covariance` |
 | clip(x, low, high), CASE between constants, inside any of them | public bounds |
@@ -22,7 +22,7 @@ and the message says what may be asked instead.
 | GROUP BY a value of one row: a column, floor(x / 10), year(d), CASE | `by`; see `groups` |
 | FROM a JOIN b ON a.k = b.k, JOIN b USING (k), LEFT JOIN | `join` |
 | WITH t AS (SELECT …), FROM (SELECT …), of one row at a time | written out |
-| arithmetic on aggregates, HAVING, ORDER BY, LIMIT | of the answers |
+| arithmetic on aggregates, HAVING, ORDER BY, LIMIT, OFFSET | of the answers |
 
 `prudent.release.columns.row_values.expressions` lists what a value of one row may be. What is
 computed from answers is post-processing, by the same grammar: it costs nothing, and an aggregate
@@ -204,7 +204,7 @@ class _Query:
     items: tuple[_Item, ...]  # what it selects, apart from the columns of groups
     having: _Item | None
     order: tuple[_Item, ...]
-    limit: int | None  # how many groups to keep; None for all
+    kept: slice  # which of the groups to keep, by LIMIT and OFFSET
     notes: tuple[str, ...]
 
     @classmethod
@@ -233,12 +233,13 @@ class _Query:
         if len(set(titles)) < len(titles):
             raise refused(text, "two answers have the same name", "Name them: avg(x) AS mean.")
         having, order = tree.args.get("having"), tree.args.get("order")
-        limit = tree.args.get("limit")
+        limit, offset = tree.args.get("limit"), tree.args.get("offset")
         if not keys and having is not None:
             raise refused(text, "HAVING without GROUP BY has no meaning", "Leave it out.")
         most = None if limit is None else int(constant_of(limit.expression))
-        if most is not None and most < 1:
-            raise refused(text, "its LIMIT leaves no answer", "Leave it out.")
+        first = 0 if offset is None else int(constant_of(offset.expression))
+        if (most is not None and most < 1) or first < 0 or (first and not keys):
+            raise refused(text, "its LIMIT or OFFSET leaves no answer", "Leave it out.")
         sorted_by = [
             _Item(
                 "", places.of(_resolved(each.this, tree, text), True), bool(each.args.get("desc"))
@@ -256,7 +257,7 @@ class _Query:
             # Of a number, this is no condition.
             None if chosen is None else _Item("", ast.and_(chosen, "true")),
             tuple(sorted_by),
-            most,
+            slice(first, None if most is None else first + most),
             (_DIVISOR,) if tree.find(*OF_SAMPLES) else (),
         )
 
@@ -281,11 +282,7 @@ class _Query:
         return [item for item in every if item.plain is None]
 
     def checked(self, request: Request) -> dict[str, dt.DataType]:
-        """The types of what stands in a computed item; that it can be computed is checked here.
-
-        Raises:
-            ArgumentError: if it cannot, before anything is charged.
-        """
+        """The types of what stands in a computed item; that it can be computed is checked here."""
         given: dict[str, Any] = {"connect": request.connect, "table": request.table}
         given["unit"] = request.unit
         opened = open_source(request.data, **given)
@@ -322,7 +319,7 @@ class _Query:
             known = [row for row in rows if of(item)[row] is not None]
             known.sort(key=of(item).__getitem__, reverse=item.largest_first)
             rows = known + [row for row in rows if of(item)[row] is None]
-        rows = rows[: self.limit]
+        rows = rows[self.kept]
         answers: dict[str, Any] = {}
         of_what: dict[str, tuple[str | None, str]] = {}
         price: dict[str, Any] = {"epsilon": table.epsilon, "delta": table.delta}
@@ -442,12 +439,7 @@ class _Places:
     asks: dict[str, Ask] = attrs.field(factory=dict)  # by the text of the question
 
     def of(self, node: Node, aliased: bool = False) -> Node:
-        """A tree with these in place of aggregates and groups; nothing else may be of rows.
-
-        Args:
-            node: The tree.
-            aliased: Whether the names of selected values may stand in it.
-        """
+        """A tree with these in place of aggregates and groups; nothing else may be of rows."""
         if (name := Expression(node.unnest())) in self.keys:
             return ast.column(f"key_{self.keys.index(name)}")
         if is_question(node):

@@ -5,20 +5,20 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
+from typing_extensions import override
 
 from prudent import _validate
 from prudent.release.charging import Preview
 from prudent.release.functions import STATISTICS
 from prudent.release.outcome import (
     NO_GROUPS,
+    Answer,
     Groups,
     LabelledRow,
     aligned,
     beside,
     group_title,
-    html_table,
     notes_of,
-    price_lines,
     rows_of,
 )
 from prudent.release.request import Condition, Part, Request, Statistic, release_all
@@ -107,7 +107,7 @@ def _by_group(answer: Any) -> Mapping[Hashable, Any]:
 
 
 @attrs.frozen(kw_only=True)
-class ReleasedTable:
+class ReleasedTable(Answer):
     """The answers to several questions of one table; it may be published.
 
     Attributes:
@@ -150,6 +150,7 @@ class ReleasedTable:
                     what = statistic if part is None else part
                     yield labels, {"column": column, "statistic": what} | row
 
+    @override
     def to_frame(self, *, wide: bool = False) -> Any:
         """Return a pandas frame with one row for each number.
 
@@ -160,7 +161,7 @@ class ReleasedTable:
         import pandas as pd
 
         if not wide:
-            return pd.DataFrame(self.records())
+            return super().to_frame()
         first = next(iter(self.answers.values()))
         found = []
         for group in self.groups():
@@ -176,15 +177,9 @@ class ReleasedTable:
             found.append(beside(labels, facts))
         return pd.DataFrame(found)
 
+    @override
     def records(self) -> list[dict[str, Any]]:
-        """The rows of a frame: one for each number, with its group, column and statistic."""
         return [beside(*row) for row in self.rows()]
-
-    def to_arrow(self) -> Any:
-        """Return a pyarrow table with one row for each number."""
-        import pyarrow
-
-        return pyarrow.Table.from_pylist(self.records())
 
     def table(self) -> list[str]:
         """The answers as aligned columns, one line for each number; then what is to be known."""
@@ -193,17 +188,17 @@ class ReleasedTable:
             for name, answer in self.answers.items()
             for group, outcome in _by_group(answer).items()
         }
-        if not known or any(hasattr(each, "records") for each in known.values()):
+        if not known or any(hasattr(each, "edges") for each in known.values()):
             return self.lines()
-        return [*aligned(list(self.rows())), *notes_of(known)]
+        return [*aligned(list(self.rows())), *notes_of(known), *self.notes]
 
     def values(self) -> Iterator[Any]:
         """All outcomes."""
         for answer in self.answers.values():
             yield from _by_group(answer).values()
 
+    @override
     def lines(self) -> list[str]:
-        """The answers in words."""
         found = []
         for name, answer in self.answers.items():
             if not _by_group(answer):
@@ -213,10 +208,7 @@ class ReleasedTable:
                 lines = outcome.lines()
                 first = "" if isinstance(outcome, Description) else f" {lines.pop(0)}"
                 found += [f"{name}{where}:{first}", *(f"  {line}" for line in lines)]
-        return found
-
-    def __str__(self) -> str:
-        return "\n".join([*self.lines(), *self.notes, *price_lines(self)])
+        return [*found, *self.notes]
 
     def plain(self) -> dict[str, Any]:
         """The answers as JSON holds them."""
@@ -229,11 +221,6 @@ class ReleasedTable:
         price = {"epsilon": self.epsilon, "delta": self.delta}
         notes = {"notes": list(self.notes)} if self.notes else {}
         return {"status": "released", "answers": answers, **price, **notes}
-
-    def _repr_html_(self) -> str:
-        """The answers for a notebook."""
-        below = " ".join([*self.notes, *price_lines(self)])
-        return f"{html_table(list(self.rows()))}<small>{below}</small>"
 
 
 def answered(asks: Sequence[Ask], request: Request) -> ReleasedTable | Preview:

@@ -30,6 +30,7 @@ _PAIRS: dict[Any, str] = {
     ast.CovarPop: "covariance",
     ast.CovarSamp: "covariance",
 }
+_NAMED = frozenset(("histogram", "iqr", "mean", "proportion"))  # which sqlglot has no class for
 OF_SAMPLES = (ast.Stddev, ast.StddevSamp, ast.Variance, ast.CovarSamp)
 """Those whose divisor SQL has as one less than the number of records."""
 
@@ -45,17 +46,13 @@ NEAREST: dict[Any, str] = {
     ast.Column: "Single values are private: ask for median(x), or GROUP BY x.",
 }
 _ALLOWED = (
-    "count, sum, avg, median, quantile_cont, histogram, min, max, mode, variance, stddev, corr, "
-    "covar_pop, each perhaps with FILTER (WHERE …), and arithmetic on them"
+    "count, sum, avg, median, quantile_cont, iqr, histogram, min, max, mode, variance, stddev, "
+    "corr, covar_pop, proportion, each perhaps with FILTER (WHERE …), and arithmetic on them"
 )
 
 
 def parse_question(text: str) -> Ask:
-    """Return the question that one aggregate asks: "median(salary)", "count(*)".
-
-    Raises:
-        ArgumentError: if it is none that can be answered.
-    """
+    """Return the question that one aggregate asks: "median(salary)", "count(*)"."""
     try:
         node = sqlglot.parse_one(str(text), dialect="duckdb")
     except Exception:  # also of the tokenizer
@@ -82,7 +79,7 @@ def is_question(node: Node) -> bool:
     """Whether a node is one aggregate, or a quotient of two that has a statistic of its own."""
     if isinstance(node, ast.AggFunc | ast.Filter | ast.WithinGroup | ast.IgnoreNulls | ast.Window):
         return True
-    if isinstance(node, ast.Anonymous) and node.name.lower() == "histogram":
+    if isinstance(node, ast.Anonymous) and node.name.lower() in _NAMED:
         return True
     return (
         isinstance(node, ast.Div)
@@ -117,7 +114,7 @@ def ask_of(node: Node, text: str) -> Ask:
     if isinstance(node, ast.Div) and is_question(node):
         return _quotient(node.this.this, node.expression.this, options)
     if isinstance(node, ast.Anonymous) and is_question(node) and len(node.expressions) == 1:
-        return _of(node.expressions[0], "histogram", options)
+        return _of(node.expressions[0], node.name.lower(), options)
     if type(node) in _AGGREGATES and {key for key, value in node.args.items() if value} == {"this"}:
         return _of(node.this, _AGGREGATES[type(node)], options)
     raise refused(

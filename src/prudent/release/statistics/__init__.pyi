@@ -23,4 +23,3 @@ from prudent.release.functions import top_k as top_k
 from prudent.release.functions import trimmed_mean as trimmed_mean
 from prudent.release.functions import variance as variance
 from prudent.release.functions import weighted_mean as weighted_mean
-from prudent.release.statistics.tested import trimmed_sum as trimmed_sum

@@ -1,7 +1,7 @@
 """Private counts, sums, means, shares and variances, by noise on exact sums of clipped values.
 
 With public bounds the values are clipped to them. Without, the bounds are private, and a part of ε
-pays for them (see `prudent.release.sums.clipping`) and for the share of values that they clip.
+pays for them (see `prudent.release.sums.moments`) and for the share of values that they clip.
 The interval is about the clipped values. Nothing is tested, so nothing is refused, and with Laplace
 noise there is no δ.
 """
@@ -30,12 +30,7 @@ from prudent.release.outcome import (
     ScaledSpread,
     UnknownSpread,
 )
-from prudent.release.request import (
-    Priced,
-    Request,
-    Statistic,
-    repeated,
-)
+from prudent.release.request import Priced, Request, Statistic, repeated
 from prudent.release.sums.additive import (
     LARGEST_EPSILON,
     SMALLEST_EPSILON,
@@ -43,9 +38,11 @@ from prudent.release.sums.additive import (
     composed,
     shares_of,
 )
-from prudent.release.sums.clipping import CONFIDENCE, ClippedShare, Clipping
 from prudent.release.sums.moments import (
+    CONFIDENCE,
+    ClippedShare,
     ClippedTotal,
+    Clipping,
     Moment,
     Moments,
     MomentSpread,

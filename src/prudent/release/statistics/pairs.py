@@ -49,8 +49,7 @@ from prudent.release.statistics.moments import (
     preview,
 )
 from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion, composed, shares_of
-from prudent.release.sums.clipping import ClippedShare, Clipping
-from prudent.release.sums.moments import Moments, MomentSpread
+from prudent.release.sums.moments import ClippedShare, Clipping, Moments, MomentSpread
 
 Kind = Literal["weighted", "covariance", "correlation"]
 
@@ -325,23 +324,15 @@ class Ratio(Statistic):
 
     @override
     def prepare(self, priced: Priced, pool: Column, noise: Noise) -> Priced:
-        (above, first), (below, second) = zip(priced.mechanism, _pools(pool), strict=True)
-        tasks = [
-            lambda: self.sums.prepare(above, first, noise),
-            lambda: self.sums.prepare(below, second, noise),
-        ]
+        both = zip(priced.mechanism, _pools(pool), strict=True)
+        tasks = [functools.partial(self.sums.prepare, *each, noise) for each in both]
         return attrs.evolve(priced, mechanism=tuple(together(tasks)))
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
-        above, below = priced.mechanism
-        second = cast(PairColumn, records).second
-        totals = together(
-            [
-                lambda: self.sums.answer(above, records, noise),
-                lambda: self.sums.answer(below, second, noise),
-            ]
-        )
+        columns = records, cast(PairColumn, records).second
+        both = zip(priced.mechanism, columns, strict=True)
+        totals = together([functools.partial(self.sums.answer, *each, noise) for each in both])
         spread = RatioSpread(*totals)
         known = all(total.known for total in totals)
         about = f"{spread.above.about} divided by {spread.below.about}"
@@ -396,10 +387,7 @@ class Pairs(Statistic):
         first, second, shares, mechanism = priced.mechanism
         pairs = cast(PairColumn, records)
         ends, others = together(
-            [
-                lambda: first.ends(pairs, noise),
-                lambda: second.ends(pairs.second, noise),
-            ]
+            [lambda: first.ends(pairs, noise), lambda: second.ends(pairs.second, noise)]
         )
         if self.which == "weighted":
             others = 0.0, others[1] if others[1] > 0 else _LEAST_WEIGHT

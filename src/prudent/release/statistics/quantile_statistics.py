@@ -25,6 +25,7 @@ from prudent.release.exponential.many_quantiles import (
     MANY_BRANCHES,
     CountedQuantiles,
     HalvedQuantiles,
+    placed,
 )
 from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure
 from prudent.release.exponential.quantile import (
@@ -34,22 +35,17 @@ from prudent.release.exponential.quantile import (
     ExponentialQuantiles,
     ExponentialRange,
     Selected,
+    for_units,
 )
 from prudent.release.noise import Noise
 from prudent.release.outcome import Branch, Outcome, Released, ReleasedInterval, ScaledSpread
 from prudent.release.ptr import margins
 from prudent.release.ptr.margins import RobustValue
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
-from prudent.release.request import (
-    Priced,
-    Request,
-    Statistic,
-    check_certifiable,
-)
+from prudent.release.request import Priced, Request, Statistic, check_single
 from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
 from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
-from prudent.release.sums.clipping import for_units
 
 _ADVICE = (
     "Leave the proposal out (the exponential mechanism needs none and never refuses), propose "
@@ -121,13 +117,13 @@ class Quantile(Tested):
         if not isinstance(priced.mechanism, QuantileSelector):
             return super().answer(priced, records, noise)
         selected = priced.mechanism.release(records, noise)
-        spread = None
-        if selected.interval is not None:
-            low, high = selected.interval
-            confidence = priced.mechanism.chosen.confidence
-            known = ReleasedInterval(low, high, confidence, selected.whole)
-            spread = ScaledSpread(selected.value, known, records.scale)
-        found = Released(records.scale.value(selected.value), Branch.SELECTED, spread=spread)
+        found = chosen_value(
+            selected.value,
+            selected.interval,
+            selected.whole,
+            priced.mechanism.chosen.confidence,
+            records.scale,
+        )
         if not selected.whole or selected.among is None:
             return found
         return attrs.evolve(found, notes=(self._advice(priced, selected.among, records),))
@@ -232,12 +228,8 @@ class Range(Tested):
         if not isinstance(priced.mechanism, QuantileSelector):
             return super().answer(priced, records, noise)
         number, interval, useless = priced.mechanism.release(records, noise)
-        spread = None
-        if interval is not None:
-            low, high = interval
-            known = ReleasedInterval(low, high, priced.mechanism.chosen.confidence, useless)
-            spread = ScaledSpread(number, known, records.scale, difference=True)
-        return Released(records.scale.difference(number), Branch.SELECTED, spread=spread)
+        confidence = priced.mechanism.chosen.confidence
+        return chosen_value(number, interval, useless, confidence, records.scale, difference=True)
 
 
 @attrs.frozen
@@ -286,23 +278,28 @@ class QuantileSelector:
 
     def _many(self, chosen: ManyQuantiles, records: Column, noise: Noise) -> tuple[Selected, ...]:
         """Many quantiles, among the points of the bounds or of the interval."""
-        public, between = self.scaled is None, not records.scale.whole
         ends = self.bounds if self.scaled is None else self.scaled.release(records, noise)
         assert ends is not None
-        points = Points.read(records, ends, chosen.points)
-        spacing, measure, moved = points.lattice.spacing, points.measure, []
-        for one in chosen.release(points, noise, between):
-            if not public and one.interval_indices is not None:
-                first, last = one.interval_indices
-                inside = measure.low < first <= last < measure.high
-                one = attrs.evolve(one, whole=one.whole or not inside)
-            if one.interval is not None and (spacing != 1 or between):
-                # Values were moved to the nearest point: half a point more on either side.
-                low, high = one.interval
-                one = attrs.evolve(one, interval=(low - spacing / 2, high + spacing / 2))
-            # The point nearest to a value may be beyond the ends.
-            moved.append(attrs.evolve(one, value=min(max(one.value, ends[0]), ends[1])))
-        return tuple(moved)
+        points, whole = Points.read(records, ends, chosen.points), records.scale.whole
+        found = chosen.release(points, noise, between=not whole)
+        return tuple(placed(points, one, ends, whole, self.scaled is None) for one in found)
+
+
+def chosen_value(
+    number: float,
+    interval: tuple[float, float] | None,
+    useless: bool,
+    confidence: float,
+    scale: Scale,
+    difference: bool = False,
+) -> Released:
+    """A number that was chosen by rank, as a value of its column with the interval around it."""
+    spread = None
+    if interval is not None:
+        known = ReleasedInterval(*interval, confidence, useless)
+        spread = ScaledSpread(number, known, scale, difference)
+    value = scale.difference(number) if difference else scale.value(number)
+    return Released(value, Branch.SELECTED, spread=spread)
 
 
 def _measure(ends: tuple[float, float], scale: Scale) -> Measure:
@@ -337,12 +334,10 @@ def _choice(request: Request, records: Column) -> Measure:
     A unit with several records shares ε between them, since ranges add up.
     """
     _validate.between(1e-3, 50, epsilon=request.epsilon)
-    for name in ("fallback", "test", "failure"):
-        given = getattr(request, name)
-        if given is not None and given is not False:
-            raise _validate.ArgumentError(
-                name, "with propose only", got=given, why="without a proposal nothing is tested"
-            )
+    if request.fallback:
+        raise _validate.ArgumentError(
+            "fallback", "with propose only", got=True, why="without a proposal nothing is tested"
+        )
     if records.scale.whole:
         return LatticeMeasure(records.scale.lattice(request.bounds))
     return DoubleMeasure(request.bounds)
@@ -379,7 +374,7 @@ class QuantileRobustness(Statistic):
     def price(self, request: Request, records: Column) -> Priced:
         mechanism = DistanceRelease(epsilon=request.epsilon, confidence=request.confidence)
         low, high = self._ends(records.scale)
-        check_certifiable(records)
+        check_single(records, "a certificate", "the certificate")
         if not low <= high or (low, high) == (-math.inf, math.inf):
             raise _validate.ArgumentError(
                 "low",

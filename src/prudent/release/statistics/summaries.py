@@ -1,53 +1,305 @@
-"""A private summary of a column: count, mean, deviation, quartiles and tails in one release."""
+"""Private summaries of a column: a histogram, the most frequent values, a description."""
 
-import html
+import itertools
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from fractions import Fraction
+from typing import Any, ClassVar, cast
 
 import attrs
 import dp_accounting as dp
+import numpy as np
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import outward
-from prudent.release.columns.column import Column
+from prudent._rounding import nearest, outward
+from prudent.accounting._numeric import float_below
+from prudent.release.columns.column import Column, Pool
 from prudent.release.columns.scales import Scale
-from prudent.release.exponential.interval import PrivateInterval
+from prudent.release.exponential.interval import Points, PrivateInterval
 from prudent.release.exponential.many_quantiles import (
     MANY_BRANCHES,
     CountedQuantiles,
     HalvedQuantiles,
+    placed,
 )
 from prudent.release.exponential.quantile import CONFIDENCE, Selected
-from prudent.release.lattice import Lattice
 from prudent.release.noise import Noise
-from prudent.release.outcome import (
-    TOO_FEW,
-    Branch,
-    LabelledRow,
-    Released,
-    ReleasedInterval,
-    ScaledSpread,
-    UnknownSpread,
-    html_table,
-    price_lines,
-    rows_of,
-)
+from prudent.release.outcome import TOO_FEW, Answer, Branch, NoiseSpread, Released, UnknownSpread
 from prudent.release.ptr.margins import HALF, rational
-from prudent.release.request import (
-    Priced,
-    Request,
-    Statistic,
-)
+from prudent.release.request import Priced, Request, Statistic, release, repeated
 from prudent.release.statistics.moments import (
+    Count,
     additive,
     clipped_values,
     preview,
     released_moments,
 )
-from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
-from prudent.release.sums.clipping import ClippedShare
-from prudent.release.sums.moments import Moment, MomentSpread
+from prudent.release.statistics.quantile_statistics import chosen_value
+from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, composed, shares_of
+from prudent.release.sums.moments import ClippedShare, Moment, MomentSpread
+
+EDGE_SHARES = 0.09, 0.07, 0.14
+"""Fractions of ε for the two steps that find an interval, and for its quantiles."""
+
+MOST_BINS = 10_000
+_FEWEST_BINS = 4  # of edges that are not given, unless fewer are asked for
+MOST_CATEGORIES = 100_000
+_BAR = 40  # characters of the longest bar in text
+
+
+@attrs.frozen(kw_only=True)
+class Histogram(Answer):
+    """Noisy counts of the records in each bin; it may be published.
+
+    A bin holds its left edge and not its right one, but the last bin holds both. Counts are as
+    released: a few may be negative, and sums of them have no bias.
+
+    Attributes:
+        edges: The edges of the bins, as values of the column's type.
+        numbers: The edges as numbers, in the unit of the column's scale.
+        counts: The noisy number of records in each bin.
+        below: The noisy number of records below the first edge.
+        above: The noisy number of records above the last edge.
+        spread: The spread of each of these numbers.
+        event: The privacy event, for any accountant.
+        mechanism: The name of the mechanism.
+        column: The name of the column; None if it has none.
+        epsilon: ε that the release cost.
+        delta: δ that it cost; 0 for a pure mechanism.
+        notes: What was done to the records, one sentence each.
+        protected: As for `Released`.
+    """
+
+    edges: tuple[Any, ...]
+    numbers: tuple[float, ...] = attrs.field(repr=False)
+    counts: tuple[int, ...]
+    below: int
+    above: int
+    spread: NoiseSpread = attrs.field(repr=False)
+    event: Any = attrs.field(default=None, repr=False)
+    mechanism: str = "laplace"
+    column: str | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    notes: tuple[str, ...] = ()
+    protected: str = "record"
+
+    def half_width(self, confidence: float = 0.95) -> float:
+        """The distance from its true count that a count exceeds with probability 1 - confidence."""
+        return self.spread.half_width(confidence)
+
+    @override
+    def lines(self) -> list[str]:
+        """The histogram in words and bars, one line per bin."""
+        longest = max(1, *self.counts)
+        edges = list(map(_label, self.edges))
+        rows = [
+            (f"{low} to {high}", each, max(0, each))
+            for (low, high), each in zip(itertools.pairwise(edges), self.counts, strict=True)
+        ]
+        if self.below > 0:
+            rows.insert(0, (f"below {edges[0]}", self.below, 0))
+        if self.above > 0:
+            rows.append((f"above {edges[-1]}", self.above, 0))
+        width = max(len(name) for name, *_ in rows) + 1
+        found = [
+            f"{name + ':':{width}} {each:>9,} {'█' * round(_BAR * drawn / longest)}".rstrip()
+            for name, each, drawn in rows
+        ]
+        half = math.ceil(self.half_width())
+        return [*found, f"each count ± {half:,} with probability 95 %", *self.notes]
+
+    @override
+    def records(self) -> list[dict[str, Any]]:
+        """The rows of a frame: each bin with its edges and its noisy count."""
+        bins = zip(self.edges[:-1], self.edges[1:], self.counts, strict=True)
+        return [{"low": low, "high": high, "count": count} for low, high, count in bins]
+
+    def plain(self) -> dict[str, Any]:
+        """The histogram as JSON holds it."""
+        return {
+            "status": "released",
+            "edges": list(self.edges),
+            "counts": list(self.counts),
+            "below": self.below,
+            "above": self.above,
+            "half_width": self.half_width(),
+            "mechanism": self.mechanism,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "notes": list(self.notes),
+        }
+
+
+def release_counts(categories: Any, request: Request) -> Any:
+    """Release the count of each category of a column, which is grouped by itself.
+
+    What is wrong with it is said of the argument that was given.
+    """
+    if request.by is not None:
+        raise _validate.ArgumentError("by", "None for top_k", got=request.by)
+    if request.column is None:
+        hint = "Give a series, or the name of a column with its frame or file."
+        raise _validate.ArgumentError("column", "the name of a column", shown="nothing", hint=hint)
+    try:
+        counted = attrs.evolve(request, column=None, by=request.column, groups=categories)
+        return release(TopCount(), counted)
+    except _validate.ArgumentError as error:
+        names = {"by": "column", "groups": "categories"}
+        if error.argument not in names:
+            raise
+        hint = "" if error.argument == "groups" else "Of numbers, ask for a histogram or a median."
+        fault = _validate.ArgumentError(
+            names[error.argument], error.allowed, shown=str(error.value), hint=hint
+        )
+    raise fault
+
+
+@attrs.frozen
+class TopCount(Count):
+    """The count of one of the most frequent categories."""
+
+    title: ClassVar[str] = "top k"
+
+
+@attrs.frozen
+class _Parts:
+    """How edges are found, if none are given, and the noise of the counts."""
+
+    counts: AdditiveMechanism
+    spread: NoiseSpread
+    interval: PrivateInterval | None = None  # releases an interval that holds nearly all records
+    quantiles: CountedQuantiles | None = None  # releases the quantiles of the records in it
+    numbers: tuple[float, ...] = ()  # the edges, given or released
+    column: str | None = None  # the name of the column
+
+    @property
+    def events(self) -> list[dp.DpEvent]:
+        """The privacy events of the edges."""
+        if self.interval is None or self.quantiles is None:
+            return []
+        return [*self.interval.events, self.quantiles.event]
+
+    def edges(self, pool: Column, bins: int, noise: Noise) -> tuple[float, ...]:
+        """Release edges between which there are about as many records each, or fewer bins.
+
+        A quantile is off by some records, and a bin that holds fewer has no meaning.
+        """
+        assert self.interval is not None
+        assert self.quantiles is not None
+        sizes = pool.half_octaves()
+        known = self.interval.released_count(sizes[1], noise)
+        ends = self.interval.release(pool, noise, sizes, known)
+        supported = max(_FEWEST_BINS, round(2 * known / self.quantiles.rank_error()))
+        number = min(bins, supported)
+        points = Points.read(pool, ends, self.quantiles.points)
+        inner = [Fraction(place, number) for place in range(1, number)] or [HALF]
+        found = attrs.evolve(self.quantiles, ps=inner).release(points, noise, between=False)
+        between = [each.value for each in found] if number > 1 else []
+        return tuple(round_edges(*ends, between, whole=pool.scale.whole))
+
+
+@attrs.frozen
+class Bins(Statistic):
+    """Counts of the records in bins; see `histogram`.
+
+    Guarantee:
+        Edges that are not given are released from the records of all groups together, the counts
+        from each group, as for the bounds of a mean (`moments.OfClipped`).
+    """
+
+    edges: Sequence[Any] | None
+    bins: int
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        additive(request)  # checks the options
+        fold, rest = request.fold, request.epsilon
+        own: dict[str, Any] = {"column": request.column}
+        if self.edges is not None:
+            own |= {"numbers": tuple(_given(self.edges, records.scale))}
+        else:
+            *shares, rest = shares_of(rest, *EDGE_SHARES)
+            wide, narrow, tree = (float_below(Fraction(each) * fold) for each in shares)
+            pool = cast(Column, Pool([records], fold))
+            units = pool.contribution.records
+            quantiles = CountedQuantiles((HALF,), tree, units, 0.0, MANY_BRANCHES)
+            interval = PrivateInterval.of(pool, wide, narrow)
+            own |= {"interval": interval, "quantiles": quantiles}
+        mechanism = additive(request, rest)
+        scale = mechanism.scale(records.contribution.records)
+        parts = _Parts(mechanism, NoiseSpread(mechanism.distribution, scale, 1.0), **own)
+        event = composed([*parts.events, repeated(mechanism.event, fold)])
+        public = preview("histogram", mechanism, request, event, parts.spread)
+        return Priced(preview=public, mechanism=parts, of_all_groups=True)
+
+    @override
+    def prepare(self, priced: Priced, pool: Column, noise: Noise) -> Priced:
+        parts: _Parts = priced.mechanism
+        if parts.interval is None:
+            return priced
+        edges = parts.edges(pool, self.bins, noise)
+        return attrs.evolve(priced, mechanism=attrs.evolve(parts, numbers=edges))
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Histogram:
+        parts: _Parts = priced.mechanism
+        edges, scale = parts.numbers, records.scale
+        sensitivity = records.contribution.records
+        below, *counts, above = parts.counts.noisy(_counts(records, edges), sensitivity, noise)
+        return Histogram(
+            edges=tuple(map(scale.value, edges)),
+            numbers=edges,
+            counts=tuple(counts),
+            below=below,
+            above=above,
+            spread=parts.spread,
+            column=parts.column,
+        )
+
+
+def _counts(records: Column, edges: Sequence[float]) -> list[int]:
+    """The number of records below, in each bin, and above; one record changes one of them by 1."""
+    beyond = np.array([*edges[:-1], math.nextafter(edges[-1], math.inf)])
+    upto = records.counts_below(beyond).tolist()
+    return [last - first for first, last in itertools.pairwise([0, *upto, records.count()])]
+
+
+def _given(edges: Sequence[Any], scale: Scale) -> list[float]:
+    """Public edges as numbers, in ascending order."""
+    try:
+        numbers = [scale.number(edge) for edge in edges]
+    except TypeError:
+        numbers = []
+    ascending = all(one < other for one, other in itertools.pairwise(numbers))
+    finite = all(map(math.isfinite, numbers))
+    if not 2 <= len(numbers) <= MOST_BINS + 1 or not ascending or not finite:
+        raise _validate.ArgumentError("edges", "two or more values in ascending order", got=edges)
+    return numbers
+
+
+def round_edges(low: float, high: float, inner: Sequence[float], *, whole: bool) -> list[float]:
+    """The ends of an interval and ascending values between them, to the digits that they need.
+
+    A value moves by at most a quarter of the distance to the next one; what is then the same as
+    another, or an end, is left out.
+    """
+    values = sorted({low, high, *(each for each in inner if low < each < high)})
+    found = [low]
+    for before, value, after in zip(values, values[1:], values[2:], strict=False):
+        power = math.floor(math.log10(min(value - before, after - value) / 2))
+        rounded = float(round(Fraction(value), -power))
+        rounded = float(round(rounded)) if whole else rounded
+        if found[-1] < rounded < high:
+            found.append(rounded)
+    return [*found, high]
+
+
+def _label(edge: Any) -> str:
+    """An edge, which is public: nine digits tell edges apart that a person would choose."""
+    return nearest(edge, 9) if isinstance(edge, float) else str(edge)
+
 
 PROBABILITIES: tuple[str, ...] = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
 """The quantiles of a description, by default."""
@@ -64,7 +316,7 @@ _SMALLEST_EPSILON = 0.01  # below, the parts of ε are too small for the exponen
 
 
 @attrs.frozen(kw_only=True)
-class Description:
+class Description(Answer):
     """Count, mean, deviation and quantiles of a column; it may be published.
 
     Attributes:
@@ -121,23 +373,14 @@ class Description:
         named = {"count": self.count, "mean": self.mean, "deviation": self.deviation}
         return named | {f"{p}-quantile": each for p, each in self.quantiles.items()}
 
+    @override
     def lines(self) -> list[str]:
-        """The summary as a table of text."""
         rows = self.rows()
         widths = [max(len(row[place]) for row in rows) for place in (0, 1)]
         return [
             *(f"{name:<{widths[0]}}  {value:>{widths[1]}}  {end}" for name, value, end in rows),
             *self.notes,
         ]
-
-    def __str__(self) -> str:
-        return "\n".join([*self.lines(), *price_lines(self)])
-
-    def to_frame(self) -> Any:
-        """Return a pandas frame with one row for each number: value, low, high, status."""
-        import pandas as pd
-
-        return pd.DataFrame([{"statistic": name} | row for name, row in rows_of(self)])
 
     def plain(self) -> dict[str, Any]:
         """The summary as JSON holds it."""
@@ -156,12 +399,6 @@ class Description:
             "delta": self.delta,
             "notes": list(self.notes),
         }
-
-    def _repr_html_(self) -> str:
-        """The summary for a notebook."""
-        rows: list[LabelledRow] = [({}, {"statistic": part} | row) for part, row in rows_of(self)]
-        notes = html.escape(" ".join([*self.notes, *price_lines(self)]))
-        return f"{html_table(rows, self.count.shown_confidence)}<small>{notes}</small>"
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -224,7 +461,7 @@ class Summary(Statistic):
         moments = released_moments(2, ends, records, plan.sums, noise)
         share = ClippedShare.release(records, ends, plan.share, noise)
 
-        clipped = clipped_values(ends, records)
+        clipped, whole = clipped_values(ends, records), records.scale.whole
 
         def moment(which: Moment) -> Released:
             spread = MomentSpread(moments, which, records.scale)
@@ -247,7 +484,7 @@ class Summary(Statistic):
             mean=moment("mean"),
             deviation=moment("deviation"),
             quantiles={
-                f"{float(p):.12g}": _released(one, ends, points.lattice, records.scale, plan)
+                f"{float(p):.12g}": self._quantile(placed(points, one, ends, whole), plan, records)
                 for p, one in zip(plan.quantiles.counted.ps, chosen, strict=True)
             },
             notes=(
@@ -256,31 +493,8 @@ class Summary(Statistic):
             ),
         )
 
-
-def _released(
-    selected: Selected,
-    inner: tuple[float, float],
-    lattice: Lattice,
-    scale: Scale,
-    plan: DescriptionPlan,
-) -> Released:
-    """A quantile, and its interval; one that reaches an end tells nothing: values were moved there.
-
-    Values were moved to the nearest point as well, so it is half a point wider on either side. A
-    tail of too few records may be anywhere beyond them: it is moved to the inner interval.
-    """
-    half = 0.0 if scale.whole and lattice.spacing == 1 else lattice.spacing / 2
-    number, spread = min(max(selected.value, inner[0]), inner[1]), None
-    if selected.interval is not None and selected.interval_indices is not None:
-        first, last = selected.interval_indices
-        low, high = (
-            min(selected.interval[0] - half, number),
-            max(selected.interval[1] + half, number),
-        )
-        useless = selected.whole or first <= lattice.low or last >= lattice.high
-        ends = ReleasedInterval(low, high, plan.quantiles.confidence, useless)
-        spread = ScaledSpread(number, ends, scale)
-    value = scale.value(number)
-    return Released(
-        value, Branch.SELECTED, event=plan.event, mechanism="exponential", spread=spread
-    )
+    def _quantile(self, one: Selected, plan: DescriptionPlan, records: Column) -> Released:
+        """A quantile; a tail of too few records may be anywhere: it is within the clipping."""
+        confidence, scale = plan.quantiles.confidence, records.scale
+        found = chosen_value(one.value, one.interval, one.whole, confidence, scale)
+        return attrs.evolve(found, event=plan.event, mechanism="exponential")

@@ -52,13 +52,7 @@ class AdditiveMechanism:
         delta: float | None = None,
         distribution: Distribution = Distribution.LAPLACE,
     ) -> "AdditiveMechanism":
-        """Return the mechanism with the least noise of which one run is (epsilon, delta)-DP.
-
-        Args:
-            epsilon: ε, at least 0.00002: it may be a part of that of a release.
-            delta: δ of Gaussian noise; Laplace noise needs none and ignores it.
-            distribution: The distribution of the noise.
-        """
+        """Return the mechanism with the least noise of which one run is (epsilon, delta)-DP."""
         _validate.between(_SMALLEST_PART, LARGEST_EPSILON, epsilon=epsilon)
         _validate.one_of(list(Distribution), distribution=distribution)
         if distribution is Distribution.LAPLACE:
