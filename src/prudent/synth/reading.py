@@ -252,8 +252,10 @@ class Source:
             key = call("decode", key.substr(1), ibis.literal("hex"), returns=dt.binary)
         else:
             key = call("unhex", key.substr(1), returns=dt.binary) if texts else key.cast("float64")
+        # ibis takes a range for its shortest type, and would omit a cast to what it has already.
+        cell = ibis.expr.operations.Cast(rows.place + 1, dt.int32).to_expr()
         # With a limit PostgreSQL makes these rows once, and not for every row of a join.
-        return rows.select(key=key, cell=(rows.place + 1).cast("int32")).limit(size)
+        return rows.select(key=key, cell=cell).limit(size)
 
     def pairs(self, asked: Sequence[Pair]) -> dict[Pair, Counts]:
         """How many records have each two cells, by one query for all these pairs."""
