@@ -36,7 +36,7 @@ _NOISE_SHARE = 0.05  # so much total variation in noise have the cells of the co
 _FINER = (1, 4, 16, 64)  # times as many cells have finer ones
 _LOST = 0.8  # τ, in deviations of the noise
 _ROUNDS = 2  # in which pairs are measured after rows were made
-_COPIES, _MOST_BASE = 8, 400_000  # rows that are made for one that is kept, and in all
+_COPIES, _DRAFTS, _MOST_BASE = 8, 100_000, 400_000  # rows made for one kept; to score; in all
 _TRIALS = 16  # values that are tried for each cell of a row
 _POWER = 0.5  # of the ratio of a count to that of independent columns, by which one is kept
 _SWEEPS = 12  # over all measured tables, when rows are weighted
@@ -60,9 +60,10 @@ class Marginal:
 
     def groups(self, codes: Mapping[int, IntArray]) -> IntArray:
         """The cell of the table that each row is in, from the cells of each column."""
-        pairs = zip(self.columns, self.maps, strict=True)
-        places = [groups[codes[column]] for column, groups in pairs]
-        return np.ravel_multi_index(places, self.counts.shape).astype(np.int64)
+        found = self.maps[0][codes[self.columns[0]]]
+        for column, groups in zip(self.columns[1:], self.maps[1:], strict=True):
+            found = found * self.counts.shape[1] + groups[codes[column]]
+        return np.asarray(found, np.int64)
 
     def counted(self, codes: Mapping[int, IntArray], weights: Any = None) -> Any:
         """How many rows, or how much weight, each cell of the table has, in one row."""
@@ -100,7 +101,6 @@ class Structure:
         self._sigma = engine.deviation("tables") if len(domains) > 1 else 1.0
         self._cells = max(9.0, _NOISE_SHARE * self.rows / (0.4 * self._sigma))
         self._generator = engine.generator()
-        self._base = self.rows * max(1, min(_COPIES, _MOST_BASE // self.rows))
         self.measured: list[Marginal] = []
         self._forms: dict[Key, Marginal] = {}
         self._exact: dict[Key, IntArray] = {}
@@ -158,14 +158,15 @@ class Structure:
         while len(placed) < count:
             near = [key for key in self._left if not placed or len(placed & {*key[:2]}) == 1]
             placed |= {*self._measure({key: scores[key] for key in sorted(near)})}
-        codes, weights = self._made()
+        most = self.rows * max(1, min(_COPIES, _MOST_BASE // self.rows))
         left = pairs_repaired(count)
         for rounds in range(_ROUNDS, 0, -1):
+            codes, weights = self._made(min(most, _DRAFTS))
             scores = self._scores(lambda form: form.counted(codes, weights))  # noqa: B023
             for _ in range(math.ceil(left / rounds)):
                 self._measure({key: scores[key] for key in sorted(self._left)})
             left -= math.ceil(left / rounds)
-            codes, weights = self._made()
+        codes, weights = self._made(most)
         chosen = self._allotted(weights, self.rows)
         return [codes[column][chosen] for column in range(count)]
 
@@ -189,7 +190,7 @@ class Structure:
 
     # ---- rows
 
-    def _made(self) -> tuple[dict[int, IntArray], FloatArray]:
+    def _made(self, rows: int) -> tuple[dict[int, IntArray], FloatArray]:
         """The cells of rows, by column, and weights with which rows follow all tables.
 
         Columns are placed along the tree, which was measured first: each as its table with its
@@ -201,21 +202,21 @@ class Structure:
             for goal, each in zip(goals, self.measured, strict=True)
         ]
         root = self.measured[0].columns[0]
-        made = {root: self._allotted(self._one[root], self._base)}
+        made = {root: self._allotted(self._one[root], rows)}
         for place, table in enumerate(self.measured[: len(self._domains) - 1]):
             counts, (parent, column), (above, groups) = goals[place], table.columns, table.maps
             if parent not in made:
                 counts, parent, column, above, groups = counts.T, column, parent, groups, above
             parents = above[made[parent]]
             sizes = np.bincount(parents, minlength=len(counts))
-            order = self._generator.permutation(self._base)
+            order = self._generator.permutation(rows)
             order = order[np.argsort(parents[order].astype(np.uint16), kind="stable")]
             parts = zip(counts, sizes.tolist(), strict=True)
             chosen = np.concatenate([self._allotted(*each) for each in parts])
-            cells = np.empty(self._base, np.int64)
+            cells = np.empty(rows, np.int64)
             for group in range(int(groups.max()) + 1):
-                inside, rows = np.flatnonzero(groups == group), np.flatnonzero(chosen == group)
-                cells[rows] = inside[self._allotted(self._one[column][inside], len(rows))]
+                inside, there = np.flatnonzero(groups == group), np.flatnonzero(chosen == group)
+                cells[there] = inside[self._allotted(self._one[column][inside], len(there))]
             others = []
             for lift, other in zip(lifts, self.measured, strict=True):
                 if other is not table and column in other.columns:
@@ -272,7 +273,7 @@ class Structure:
         flat = (each.groups(codes) for each in self.measured)
         targets = [(cells, goal.ravel()) for cells, goal in zip(flat, goals, strict=True)]
         ones = [(codes[column], one) for column, one in enumerate(self._one)]
-        weights = np.ones(self._base)
+        weights = np.ones(len(codes[0]))
         for _ in range(_SWEEPS):
             for cells, goal in (*targets, *ones):
                 now = np.bincount(cells, weights, len(goal))
