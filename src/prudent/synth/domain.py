@@ -30,7 +30,7 @@ _NUMBERS = FORMS.index("date")  # the forms before it are those of numbers
 _MOST_KEYS, _MOST_TEXTS = 512, 1000
 _KEY_NOISE = 0.01  # total variation that the noise of rare keys may cost
 _NEARLY_ALL = 0.99  # of the numbers have as few decimal places as are shown
-_NAMED = 0.05  # of the records have a text that is named, or the column is one of identifiers
+_NAMED = 0.25  # of the records have a text that is named, or the column is one of identifiers
 _OUTER = 2  # levels at most that halve the outermost bins alone
 _RANKS = 6.0  # standard errors of a rank that a bin should be wide, roughly
 
