@@ -16,7 +16,7 @@ pytest.importorskip("sklearn")
 import pandas as pd
 import pyarrow as pa
 
-from prudent.synth import domain
+from prudent.synth import columns
 from prudent.synth.engine import TableEngine
 from prudent.synth.structure import Structure
 from tests.synth.told_again import problems
@@ -136,7 +136,7 @@ def outlier() -> tuple[pa.Table, pa.Table]:
 
 def planted(monkeypatch: pytest.MonkeyPatch, name: str, change: Any) -> None:
     """Let the domain of a column depend on its exact values."""
-    honest = domain.discover
+    honest = columns.discover
 
     def found(field: Any, source: Any, *rest: Any) -> Any:
         clean = honest(field, source, *rest)
@@ -157,7 +157,7 @@ def test_a_bin_edge_from_the_data_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
 def test_keys_from_the_data_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def change(clean: Any, values: Any) -> Any:
         keys = [each.decode() for each in values]
-        return domain.Domain(clean.field, tuple(keys), stored=tuple(values))
+        return columns.Domain(clean.field, tuple(keys), stored=tuple(values))
 
     planted(monkeypatch, "town", change)
     assert problems(*outlier(), **PRICE)

@@ -18,9 +18,8 @@ from prudent.release import ReproducibleNoise
 from prudent.release.exponential.measure import rate
 from prudent.release.exponential.quantile import ExponentialQuantile
 from prudent.synth import engine as engines
-from prudent.synth.domain import Domain, coarse
+from prudent.synth.columns import Domain, Field, coarse
 from prudent.synth.engine import TableEngine
-from prudent.synth.reading import Field
 from prudent.synth.structure import SPREAD, Structure, projected
 
 PARTS = {"keys": sums(0.5, 99), "select": choices(0.5, 99)}

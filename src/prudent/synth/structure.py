@@ -22,9 +22,8 @@ import attrs
 import numpy as np
 
 from prudent.release.lattice import FloatArray, IntArray
-from prudent.synth.domain import Domain, coarse
+from prudent.synth.columns import Counts, Domain, coarse
 from prudent.synth.engine import TableEngine
-from prudent.synth.reading import Counts, Pair
 
 SPREAD = 4
 """How far apart one record can move the scores of candidates, in records."""
@@ -51,23 +50,24 @@ def pairs_repaired(columns: int) -> int:
 
 @attrs.frozen(eq=False)
 class Marginal:
-    """A table of counts as it was measured: released, with its noise."""
+    """A table of counts: with noise where it was measured."""
 
     columns: tuple[int, ...]  # by place
     maps: tuple[IntArray, ...]  # from cells of each column to its groups in the table
-    counts: IntArray  # with noise
+    counts: IntArray
     deviation: float  # of the noise of each count
 
     def groups(self, codes: Mapping[int, IntArray]) -> IntArray:
         """The cell of the table that each row is in, from the cells of each column."""
-        found = self.maps[0][codes[self.columns[0]]]
-        for column, groups in zip(self.columns[1:], self.maps[1:], strict=True):
-            found = found * self.counts.shape[1] + groups[codes[column]]
+        found: Any = 0
+        for column, groups, size in zip(self.columns, self.maps, self.counts.shape, strict=True):
+            found = found * size + groups[codes[column]]
         return np.asarray(found, np.int64)
 
     def counted(self, codes: Mapping[int, IntArray], weights: Any = None) -> Any:
-        """How many rows, or how much weight, each cell of the table has, in one row."""
-        return np.bincount(self.groups(codes), weights, self.counts.size)
+        """How many rows, or how much weight, each cell of the table has."""
+        found = np.bincount(self.groups(codes), weights, self.counts.size)
+        return found.reshape(self.counts.shape)
 
 
 def projected(counts: FloatArray, total: float) -> FloatArray:
@@ -84,7 +84,7 @@ class Structure:
     def __init__(
         self,
         domains: Sequence[Domain],
-        pairs: Callable[[Sequence[Pair]], Mapping[Pair, Counts]],
+        pairs: Callable[[Sequence[tuple[int, int]]], Mapping[tuple[int, int], Counts]],
         engine: TableEngine,
         one: Sequence[FloatArray],
     ) -> None:
@@ -102,16 +102,15 @@ class Structure:
         self._cells = max(9.0, _NOISE_SHARE * self.rows / (0.4 * self._sigma))
         self._generator = engine.generator()
         self.measured: list[Marginal] = []
-        self._forms: dict[Key, Marginal] = {}
-        self._exact: dict[Key, IntArray] = {}
+        self._exact: dict[Key, Marginal] = {}  # candidates; private
         for first in range(len(domains) - 1):
             asked = [(first, other) for other in range(first + 1, len(domains))]
             for pair, (*cells, records) in pairs(asked).items():
                 codes = dict(zip(pair, cells, strict=True))
                 for finer in _FINER:
-                    form = self._forms[*pair, finer] = self._form(pair, finer)
-                    self._exact[*pair, finer] = form.counted(codes, records).astype(np.int64)
-        self._left = set(self._forms)  # candidates of pairs that were not measured
+                    form = self._form(pair, finer)
+                    counts = form.counted(codes, records).astype(np.int64)
+                    self._exact[*pair, finer] = attrs.evolve(form, counts=counts)
 
     # ---- tables of counts
 
@@ -156,15 +155,20 @@ class Structure:
             return [self._allotted(self._one[0], self.rows)]
         scores, placed = self._scores(self._independent), set[int]()
         while len(placed) < count:
-            near = [key for key in self._left if not placed or len(placed & {*key[:2]}) == 1]
-            placed |= {*self._measure({key: scores[key] for key in sorted(near)})}
+            placed |= self._measure(
+                {
+                    key: score
+                    for key, score in scores.items()
+                    if key in self._exact and (not placed or len(placed & {*key[:2]}) == 1)
+                }
+            )
         most = self.rows * max(1, min(_COPIES, _MOST_BASE // self.rows))
         left = pairs_repaired(count)
         for rounds in range(_ROUNDS, 0, -1):
             codes, weights = self._made(min(most, _DRAFTS))
             scores = self._scores(lambda form: form.counted(codes, weights))  # noqa: B023
             for _ in range(math.ceil(left / rounds)):
-                self._measure({key: scores[key] for key in sorted(self._left)})
+                self._measure({key: scores[key] for key in self._exact})
             left -= math.ceil(left / rounds)
         codes, weights = self._made(most)
         chosen = self._allotted(weights, self.rows)
@@ -173,20 +177,22 @@ class Structure:
     def _scores(self, expected: Callable[[Marginal], FloatArray]) -> dict[Key, int]:
         """The score of each candidate, in records; see the module."""
         lost, found = round(_LOST * self._sigma), {}
-        for key in self._left:
-            exact = self._exact[key]
-            known = np.rint(expected(self._forms[key])).astype(np.int64).ravel()
-            found[key] = int((np.abs(exact - known) - 2 * np.minimum(exact, lost)).sum())
+        for key, exact in self._exact.items():
+            known = np.rint(expected(exact)).astype(np.int64)
+            found[key] = int(
+                (np.abs(exact.counts - known) - 2 * np.minimum(exact.counts, lost)).sum()
+            )
         return found
 
-    def _measure(self, scores: Mapping[Key, int]) -> tuple[int, ...]:
+    def _measure(self, scores: Mapping[Key, int]) -> set[int]:
         """Choose a candidate, release its table, and return its columns."""
         key = list(scores)[self._engine.best("select", list(scores.values()), SPREAD)]
-        form = self._forms[key]
-        noisy = self._engine.counts("tables", self._exact[key].reshape(form.counts.shape))
-        self.measured.append(attrs.evolve(form, counts=noisy))
-        self._left -= {(*key[:2], finer) for finer in _FINER}
-        return form.columns
+        exact = self._exact[key]
+        noisy = self._engine.counts("tables", exact.counts)
+        self.measured.append(attrs.evolve(exact, counts=noisy))
+        for finer in _FINER:
+            del self._exact[*key[:2], finer]
+        return {*exact.columns}
 
     # ---- rows
 
@@ -236,10 +242,8 @@ class Structure:
     ) -> IntArray:
         """Cells that fit tables with other columns, each from a row of the same parent.
 
-        Args:
-            cells: The cells of a column, by parent.
-            sizes: The number of rows of each parent.
-            others: Log weights of a table, where each row is in it, and the groups of the column.
+        `cells` are those of a column, by parent, of which each has one of `sizes`; `others` are log
+        weights of a table, where each row is in it, and the groups of the column.
         """
         if not others:
             return cells
@@ -258,13 +262,11 @@ class Structure:
     def _allotted(self, weights: FloatArray, rows: int) -> IntArray:
         """So many places in proportion to weights, as nearly as whole numbers can be, shuffled."""
         weights = weights + 1e-12
-        ends = np.cumsum(weights) * (rows / weights.sum())
         # One random start: each place gets its share, rounded up or down.
-        ends = np.floor(ends + self._generator.random())
+        ends = np.floor(np.cumsum(weights) * (rows / weights.sum()) + self._generator.random())
         ends[-1] = rows
-        found = np.repeat(
-            np.arange(len(weights)), np.diff(np.minimum(ends, rows), prepend=0).astype(np.int64)
-        )
+        sizes = np.diff(np.minimum(ends, rows), prepend=0).astype(np.int64)
+        found = np.repeat(np.arange(len(weights)), sizes)
         self._generator.shuffle(found)
         return found
 
@@ -274,11 +276,10 @@ class Structure:
         targets = [(cells, goal.ravel()) for cells, goal in zip(flat, goals, strict=True)]
         ones = [(codes[column], one) for column, one in enumerate(self._one)]
         weights = np.ones(len(codes[0]))
-        for _ in range(_SWEEPS):
-            for cells, goal in (*targets, *ones):
+        for sweep in range(_SWEEPS + _LAST):
+            last = sweep >= _SWEEPS
+            least, ends = (1e-9, (0.0, math.inf)) if last else (0.1, (0.2, 5.0))
+            for cells, goal in ones if last else (*targets, *ones):
                 now = np.bincount(cells, weights, len(goal))
-                weights *= np.clip((goal + 0.1) / (now + 0.1), 0.2, 5.0)[cells]
-        for _ in range(_LAST):
-            for cells, goal in ones:
-                weights *= ((goal + 1e-9) / (np.bincount(cells, weights, len(goal)) + 1e-9))[cells]
+                weights *= np.clip((goal + least) / (now + least), *ends)[cells]
         return np.asarray(weights * (self.rows / weights.sum()), np.float64)
