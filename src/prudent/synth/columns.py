@@ -44,26 +44,17 @@ from prudent.release.columns.units import StagedTable
 from prudent.release.lattice import FloatArray, IntArray
 from prudent.synth.engine import TableEngine
 
+# Values beyond are moved to it: the largest power of two that fits every type of output.
 FARTHEST = 2.0**62
-"""Values beyond are moved to it: the largest power of two that fits every type of output."""
-
+# The forms of a text that are no number, by name; a timestamp is a text with a colon.
 MOMENTS = {"date": Scale("date"), "timestamp": Scale("timestamp")}
-"""The forms of a text that are no number, by name; a timestamp is a text with a colon."""
-
+# What a value may look like; a record without a value has none.
 FORMS = ("whole", *(f"decimal({digits})" for digits in range(1, 5)), "number", *MOMENTS, "text")
-"""What a value may look like; a record without a value has none."""
-
-LEVELS = 5
-"""Halvings of a span: at most 2**LEVELS bins."""
-
-CHOICES = LEVELS + 2
-"""Exponential choices that the bins of a column cost."""
-
-OTHER = "(other)"
-"""The text that stands for all rare ones."""
-
+LEVELS = 5  # halvings of a span: at most 2**LEVELS bins
+CHOICES = LEVELS + 2  # that the bins of a column cost
+OTHER = "(other)"  # stands for all rare texts
+# Arrays: values, or the cells of two columns that occur together, and how many records do.
 Counts = tuple[Any, ...]
-"""Arrays: values, or the cells of two columns that occur together, and how many records do."""
 
 _NUMBERS = FORMS.index("date")  # the forms before it are those of numbers
 _MOST_KEYS, _MOST_TEXTS = 512, 1000
@@ -414,12 +405,7 @@ def discover(
 ) -> Domain | None:
     """Find the cells of a column privately; None if its texts hardly repeat.
 
-    Args:
-        field: The column.
-        source: Counts its values.
-        forms: How many records have each form, if that is private.
-        size: The noisy number of records.
-        engine: What releases counts.
+    `forms` says how many records have each form, if that is private; `size` is the noisy number.
     """
     if field.boolean:
         return Domain(field, (0.0, 1.0))
@@ -447,9 +433,9 @@ def discover(
     # As many bins as the records that are left allow; else one between the keys.
     error = _RANKS / engine.prices.choice_epsilon("cuts")
     left = max(size - sum(kept.values()), 0.0)
-    levels = max((each for each in range(LEVELS + 1) if left > error * 2**each), default=None)
+    levels = sum(left > error * 2**each for each in range(LEVELS + 1)) - 1
     edges = None
-    if levels is not None:
+    if levels >= 0:
         outer = min(_OUTER, LEVELS - levels) if levels else 0  # of the choices that are left over
         edges = engine.edges("spans", "cuts", values[rest], counts[rest], levels, outer)
     if edges is None:

@@ -9,7 +9,7 @@ How often each part is used follows from public facts alone: the columns and the
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from prudent.synth.columns import CHOICES, Domain, Source, discover
 from prudent.synth.engine import TableEngine
 from prudent.synth.structure import Marginal, Structure, pairs_repaired, projected
 
+# Fractions of μ². They were chosen on four tables, and are frozen.
 SHARES = {
     "size": 0.01,
     "forms": 0.02,
@@ -50,14 +51,8 @@ SHARES = {
     "select": 0.08,
     "tables": 0.46,
 }
-"""Fractions of μ². They were chosen on four tables, and are frozen."""
-
-KEY_SHARE = 0.1
-"""The fraction of δ that naming keys may cost."""
-
-MOST_ROWS = 8
-"""Rows that are kept of a privacy unit by default."""
-
+KEY_SHARE = 0.1  # of δ, that naming keys may cost
+MOST_ROWS = 8  # that are kept of a privacy unit by default
 _NO_EPSILON = 1e-9  # of naming keys that are there because of one unit, which is (0, δ)-DP
 _ROOM = 3e-4  # of ε, for the bound that `prudent verify` proves, which is a little larger
 _NO_NULL = 2.5  # deviations of the noise
@@ -297,34 +292,40 @@ def synthesize(
     asked["parts"] = list(prices.parts)  # in the order of their events
     given: dict[str, Any] = {"connect": connect, "unit": unit, "receipt": receipt, "more": asked}
     paid = charge(ledger, preview, table if connect else data, None, **given)
-    made = redact_errors(_made, opened, engine, price, rules, unit)
-    files = {} if target is None else written(made, target)
+    made = redact_errors(_made, opened, engine, rules, unit=unit, **price)
+    files: dict[str, str] = {}
+    if target is not None:
+        try:  # it is paid for, so a full disk is no error
+            made.write(target)
+            files[target.name] = _files.sha256(target)
+        except OSError as error:
+            reason = error.strerror or "an error of the file system"
+            warnings.warn(f"The table could not be written: {reason}.", stacklevel=2)
     paid.note([made], made.plain() | ({"files": files} if files else {}), files=files)
     return made
 
 
 def _needed(prices: Prices) -> float:
     """The number of rows below which noise would hide all there is."""
-    found = [0.0]
+    needed = 0.0
     if "cuts" in prices.parts:
-        found.append(_ENOUGH / prices.choice_epsilon("cuts"))
+        needed = _ENOUGH / prices.choice_epsilon("cuts")
     if "tables" in prices.parts:
-        found.append(0.4 * _LEAST_CELLS * prices.multiplier("tables") / _MOST_NOISE)
-    return max(found)
+        cells = 0.4 * _LEAST_CELLS * prices.multiplier("tables")
+        needed = max(needed, cells / _MOST_NOISE)
+    return needed
 
 
 def _check_enough(prices: Prices, columns: int, rows: int) -> None:
     """Refuse a table whose public number of rows is too small."""
-    needed = _needed(prices)
-    if rows >= needed:
+    if rows >= (needed := _needed(prices)):
         return
-    fewer = math.floor(columns * (rows / needed) ** 2)
-    better = prices.epsilon
-    mu = 1.02 * gaussian_mu(better, prices.delta) * needed / rows  # about that of all parts
-    while better <= LARGEST_EPSILON and gaussian_mu(better, prices.delta) < mu:
-        better *= 1.02
-    enough = [f"epsilon={rounded_up(better, 2)}"] if better < LARGEST_EPSILON else []
-    enough += [f"{fewer} columns"] if fewer else []
+    mu = 1.02 * gaussian_mu(prices.epsilon, prices.delta) * needed / rows  # about that of all parts
+    tried = np.geomspace(prices.epsilon, LARGEST_EPSILON, 400).tolist()
+    better = next((each for each in tried if gaussian_mu(each, prices.delta) >= mu), None)
+    enough = [f"epsilon={rounded_up(better, 2)}"] if better else []
+    if fewer := math.floor(columns * (rows / needed) ** 2):
+        enough.append(f"{fewer} columns")
     raise ArgumentError(
         "rows",
         f"at least about {math.ceil(needed):,} for {columns} columns at this epsilon",
@@ -333,14 +334,8 @@ def _check_enough(prices: Prices, columns: int, rows: int) -> None:
     )
 
 
-def _made(
-    opened: Any,
-    engine: TableEngine,
-    price: Mapping[str, Any],
-    rules: Sequence[str],
-    unit: str | None,
-) -> Synthetic:
-    """Count, measure and make the table; what it returns is released."""
+def _made(opened: Source, engine: TableEngine, rules: Sequence[str], **facts: Any) -> Synthetic:
+    """Count, measure and make the table; what it returns is released, with these facts."""
     import pyarrow
 
     prices, generator = engine.prices, engine.generator()
@@ -354,13 +349,14 @@ def _made(
     count, rows, measured = max(0, round(size)), [], []
     if domains:
         opened.assign(domains)
-        one, counted = [], opened.pairs([(place, place) for place in range(len(domains))])
-        for place, domain in enumerate(domains):
-            cells, _, records = counted[place, place]
-            counts = np.bincount(cells, records, domain.size).astype(np.int64)
-            released, deviation = engine.counts("oneway", counts), engine.deviation("oneway")
-            measured.append(Marginal((place,), (np.arange(domain.size),), released, deviation))
-            one.append(released.astype(float))
+        deviation = engine.deviation("oneway")
+        counted = opened.pairs([(place, place) for place in range(len(domains))])
+        for (place, _), (cells, _, records) in counted.items():
+            counts = np.bincount(cells, records, domains[place].size).astype(np.int64)
+            same = np.arange(len(counts))
+            noisy = engine.counts("oneway", counts)
+            measured.append(Marginal((place,), (same,), noisy, deviation))
+        one = [each.counts.astype(float) for each in measured]
         weights = np.array([1 / domain.size for domain in domains])
         count = max(1, round(float(weights @ [each.sum() for each in one] / weights.sum())))
         for each in one:  # no rows are NULL if that count is no more than noise
@@ -376,14 +372,10 @@ def _made(
     places, replaced = _constrained(pyarrow.table(values), rules, generator)
     codes = {place: each[places] for place, each in enumerate(rows)}
     values = {name: each.take(places) for name, each in values.items()}
-    notes = [
-        f"{name!r} is left out: it has a type without values to count." for name in opened.left_out
-    ]
-    notes += [
-        f"{name!r} is left out: hardly any of its texts is frequent enough to be named."
-        for name, domain in found.items()
-        if domain is None
-    ]
+    why = dict.fromkeys(opened.left_out, "it has a type without values to count")
+    rare = "hardly any of its texts is frequent enough to be named"
+    why |= dict.fromkeys((name for name, domain in found.items() if domain is None), rare)
+    notes = [f"{name!r} is left out: {reason}." for name, reason in why.items()]
     if count < _needed(prices):
         notes.append(
             f"About {count:,} rows are too few for {len(opened.fields)} columns at this ε: noise "
@@ -397,12 +389,11 @@ def _made(
                 each.counts,
                 each.deviation,
                 prices.records,
-                each.counted(codes).reshape(each.counts.shape),
+                each.counted(codes),
             )
             for each in measured
         ),
-        unit=unit,
-        **price,
+        **facts,
         notes=(*notes, *replaced),
         domains=tuple(domains),
     )
@@ -424,14 +415,3 @@ def _constrained(
         except Exception:  # it is paid for, and cannot be refused any more
             notes.append(f"No synthetic row is known to have {rule!r}, so none was replaced.")
     return places, notes
-
-
-def written(made: Synthetic, path: Path) -> dict[str, str]:
-    """Write the table, which is paid for: if that fails, warn. Returns its SHA-256."""
-    try:
-        made.write(path)
-    except OSError as error:
-        reason = error.strerror or "an error of the file system"
-        warnings.warn(f"The table could not be written: {reason}.", stacklevel=3)
-        return {}
-    return {path.name: _files.sha256(path)}

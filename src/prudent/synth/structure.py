@@ -25,11 +25,8 @@ from prudent.release.lattice import FloatArray, IntArray
 from prudent.synth.columns import Counts, Domain, coarse
 from prudent.synth.engine import TableEngine
 
-SPREAD = 4
-"""How far apart one record can move the scores of candidates, in records."""
-
-Key = tuple[int, int, int]
-"""A candidate: the places of two columns, and one of `_FINER`."""
+SPREAD = 4  # how far apart one record can move the scores of candidates, in records
+Key = tuple[int, int, int]  # a candidate: the places of two columns, and one of `_FINER`
 
 _NOISE_SHARE = 0.05  # so much total variation in noise have the cells of the coarsest tables
 _FINER = (1, 4, 16, 64)  # times as many cells have finer ones
@@ -88,13 +85,9 @@ class Structure:
         engine: TableEngine,
         one: Sequence[FloatArray],
     ) -> None:
-        """Begin with one-way counts.
+        """Begin with `one`, the released counts of each column, of one sum, none negative.
 
-        Args:
-            domains: Of the columns.
-            pairs: Counts the records in the cells of pairs of columns. Private.
-            engine: What releases counts.
-            one: The released counts of the cells of each column, of one sum, none negative.
+        `pairs` counts the records in the cells of pairs of columns, and is private.
         """
         self._domains, self._engine, self._one = domains, engine, one
         self.rows = max(1, round(float(one[0].sum())))
