@@ -169,6 +169,13 @@ class TestTables:
         assert made.data.column_names == ["a"]
         assert "'b' is left out" in made.report
 
+    def test_many_frequent_texts_beside_another_column(self, noise: Any) -> None:
+        table = pa.table(
+            {"a": [f"text {place % 200}" for place in range(8000)], "b": [1, 2] * 4000}
+        )
+        made = prudent.synthesize(table, epsilon=50.0, delta=1e-5, noise=noise)
+        assert len(made.domains[0].keys) == 200
+
     @pytest.mark.parametrize("rows", [0, 1])
     def test_an_empty_table_is_no_error(self, rows: int, noise: Any) -> None:
         table = pa.Table.from_pylist(typed_rows(rows), TYPED)
@@ -237,7 +244,9 @@ class TestTables:
     @pytest.mark.unhurried
     def test_it_resembles_the_table(self, noise: Any) -> None:
         real = pa.parquet.read_table(SALARIES).to_pandas()
-        made = prudent.synthesize(SALARIES, epsilon=2.0, delta=1e-6, noise=noise).to_pandas()
+        columns = ["salary", "salary_1975", "age", "married"]
+        given: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6, "columns": columns, "noise": noise}
+        made = prudent.synthesize(SALARIES, **given).to_pandas()
         assert made["salary"].median() == pytest.approx(real["salary"].median(), rel=0.1)
         assert (made["salary"] == 0).mean() == pytest.approx((real["salary"] == 0).mean(), abs=0.02)
         past = ["salary", "salary_1975"]
