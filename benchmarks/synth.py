@@ -62,7 +62,7 @@ TABLES: dict[str, tuple[Callable[[], pd.DataFrame], str]] = {
 """Tables, each with the column that a model predicts."""
 
 APART = {"storms": ["name", "year"]}
-"""Columns whose values one half alone has with `--apart`: the rows of one storm follow each other."""
+"""Columns whose values one half alone has with `--apart`: the rows of a storm are alike."""
 
 
 def declared(frame: pd.DataFrame) -> pa.Table:
@@ -249,12 +249,8 @@ def main() -> None:
         found = [measured_peer(*each, given) for each in asked]
         print(shown([row for row in found if row is not None], given.seeds))
         return
-    rows = [
-        measured(
-            name, epsilon, given.seeds, given.model, APART.get(name, ()) if given.apart else ()
-        )
-        for name, epsilon in asked
-    ]
+    apart = APART if given.apart else {}
+    rows = [measured(*each, given.seeds, given.model, apart.get(each[0], ())) for each in asked]
     text = shown(rows, given.seeds)
     print(text)
     if given.write:
