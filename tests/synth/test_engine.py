@@ -1,7 +1,6 @@
 """Exact choices, private keys and whole scores: against formulas, and against broken versions."""
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,10 +17,9 @@ from prudent.release import ReproducibleNoise
 from prudent.release.exponential.measure import rate
 from prudent.release.exponential.quantile import ExponentialQuantile
 from prudent.synth import engine as engines
-from prudent.synth.domain import Domain, coarse
+from prudent.synth.columns import Domain, Field
 from prudent.synth.engine import TableEngine
-from prudent.synth.reading import Field
-from prudent.synth.structure import SPREAD, Structure, projected
+from prudent.synth.structure import SPREAD, Structure
 
 PARTS = {"keys": sums(0.5, 99), "select": choices(0.5, 99)}
 
@@ -109,23 +107,6 @@ def test_edges_follow_from_answers_alone(monkeypatch: pytest.MonkeyPatch) -> Non
         told.clear()
         assert edges(np.append(numbers, odd), iter(asked)).tolist() == one.tolist()
         assert len(told) == len(asked)
-
-
-def test_a_projection_is_the_nearest_table() -> None:
-    counts = np.array([5.0, -3.0, 2.0, -math.inf])
-    found = projected(counts, 4.0)
-    assert found.tolist() == [3.5, 0.0, 0.5, 0.0]
-
-
-def test_groups_of_cells_are_neighbours_and_none_is_empty() -> None:
-    domain = Domain(Field("x", None, None), (5.0, 7.0), np.arange(0.0, 11.0))
-    shares = np.full(domain.size, 1 / domain.size)
-    for most in range(2, domain.size + 1):
-        groups = coarse(domain, shares, most)
-        assert set(groups.tolist()) == set(range(groups.max() + 1))
-        assert len(set(groups.tolist())) <= most
-        inside = groups[domain.order][1:]
-        assert (np.diff(inside) >= 0).all() or most == domain.size
 
 
 @pytest.mark.parametrize("records", [1, 3])

@@ -17,9 +17,11 @@ removing a unit therefore changes
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from prudent.estimators.engine import SumEngine
 from prudent.estimators.rows import ArrayRows
@@ -49,14 +51,7 @@ class TableEngine(SumEngine):
     """
 
     def __init__(self, prices: Prices, noise: Noise, key_failure: float) -> None:
-        """Answer at these prices.
-
-        Args:
-            prices: What was paid for, and the largest number of rows of a privacy unit.
-            noise: Source of randomness.
-            key_failure: η, the probability with which a key that is there because of one unit is
-                named at most.
-        """
+        """Answer at these prices; a key that one unit brought in is named with `key_failure`, η."""
         super().__init__(ArrayRows((), lambda: np.empty((0, 0))), prices, noise)
         self._key_failure = key_failure
 
@@ -67,11 +62,9 @@ class TableEngine(SumEngine):
 
     def threshold(self, name: str) -> tuple[int, int]:
         """The records that a key needs to be looked at, and the noisy count that it must exceed."""
-        from scipy.stats import norm
-
         deviation = self.deviation(name)
         least = 1 + math.ceil(deviation / 2)  # far below the threshold; spares draws of noise
-        beyond = float(norm.isf(self._key_failure)) * (1 + 1e-9)
+        beyond = -float(ndtri(self._key_failure)) * (1 + 1e-9)
         return least, least - 1 + self.prices.records + math.ceil(deviation * beyond)
 
     def keys(self, name: str, keys: Sequence[Any], counts: IntArray) -> dict[Any, int]:
@@ -85,14 +78,9 @@ class TableEngine(SumEngine):
     def best(self, name: str, scores: Sequence[int], spread: int) -> int:
         """Choose the place of a large score by the exponential mechanism.
 
-        Args:
-            name: The part that pays.
-            scores: Whole numbers of records.
-            spread: Between -a and b records lies what one record adds to any of them; a + b.
-
-        Distances from the largest score shift together when it changes, so their range is that of
-        the scores. The range contains zero, since the largest is one of them: so the cap of `Decay`
-        does not lengthen it.
+        One record adds between -a and b to each score, and `spread` is a + b. Distances from the
+        largest score shift together when it changes, so their range is that of the scores. It
+        contains zero, since the largest is one of them: the cap of `Decay` does not lengthen it.
         """
         speed = rate(self._spend(name, choice=True), Fraction(spread))
         cap = math.ceil((math.log(len(scores)) + _FAR) / float(speed))
@@ -103,23 +91,13 @@ class TableEngine(SumEngine):
     def edges(
         self, span: str, cuts: str, values: FloatArray, counts: IntArray, levels: int, outer: int
     ) -> FloatArray | None:
-        """Release where numbers lie, two ends near the outermost ones, and cuts between them.
+        """Release where numbers lie: 2**levels + 2 outer + 1 ascending edges, or None if too few.
 
-        A record is in one half-octave, so their counts are a table; those that hold more than
-        noise are the span. The ends are quantiles on the span, and each level of cuts halves all
-        parts of the one before. With few records the ends are far beyond them, so `outer` more
-        levels halve the outermost two parts alone: `levels` + `outer` + 2 choices.
-
-        Args:
-            span: The part that pays for the span.
-            cuts: The part that pays for ends and cuts.
-            values: The different numbers, ascending.
-            counts: How many records have each.
-            levels: How often the span is halved.
-            outer: How often its outermost parts are halved then.
-
-        Returns:
-            2**levels + 2 outer + 1 ascending edges; None if no half-octave holds enough numbers.
+        A record is in one half-octave, so their counts are a table, paid by `span`; those that hold
+        more than noise are the span. The ends are quantiles on it. Each of `levels` halves all
+        parts of the one before: parts are disjoint, so a level costs as much as one choice. With
+        few records the ends are far beyond them, so `outer` more levels halve the outermost two
+        parts alone: `cuts` pays for levels + outer + 2 choices.
         """
         halves = np.zeros(2 * LAST_HALF + 1, np.int64)
         np.add.at(halves, half_octaves(values) + LAST_HALF, counts)
@@ -141,16 +119,13 @@ class TableEngine(SumEngine):
             if not low < high:
                 return None
         rows: Any = CountedColumn(np.clip(values, low, high), counts)
-        self.rows = rows
-        edges = [low, *self.cuts(cuts, 0, levels, (low, high)).tolist(), high]
-        for _ in range(outer):  # two parts without a record in common: it costs one choice
+        edges = [low, high]
+        for level in range(levels + outer):
             epsilon = self._spend(cuts, choice=True)
             ranks = [0, *rows.counts_below(np.array(edges[1:-1])).tolist(), rows.count()]
-            parts = [
-                ((edges[at], edges[at + 1]), (ranks[at], ranks[at + 1]))
-                for at in {0, len(edges) - 2}
-            ]
-            edges = sorted([*edges, *(self._middle(rows, *part, epsilon) for part in parts)])
+            parts = list(zip(pairwise(edges), pairwise(ranks), strict=True))
+            halved = parts if level < levels or len(parts) < 2 else [parts[0], parts[-1]]
+            edges = sorted([*edges, *(self._middle(rows, *part, epsilon) for part in halved)])
         return np.array(edges)
 
 
@@ -171,10 +146,6 @@ class CountedColumn:
     def __init__(self, values: FloatArray, counts: IntArray) -> None:
         """Take ascending values, and how many records have each."""
         self._values, self._upto = values, np.cumsum(np.append(0, counts))
-
-    def column(self, place: int) -> "CountedColumn":
-        """The only column of these rows."""
-        return self
 
     def count(self) -> int:
         """See `Column`."""

@@ -22,21 +22,17 @@ import attrs
 import numpy as np
 
 from prudent.release.lattice import FloatArray, IntArray
-from prudent.synth.domain import Domain, coarse
+from prudent.synth.columns import Counts, Domain, coarse
 from prudent.synth.engine import TableEngine
-from prudent.synth.reading import Counts, Pair
 
-SPREAD = 4
-"""How far apart one record can move the scores of candidates, in records."""
-
-Key = tuple[int, int, int]
-"""A candidate: the places of two columns, and one of `_FINER`."""
+SPREAD = 4  # how far apart one record can move the scores of candidates, in records
+Key = tuple[int, int, int]  # a candidate: the places of two columns, and one of `_FINER`
 
 _NOISE_SHARE = 0.05  # so much total variation in noise have the cells of the coarsest tables
 _FINER = (1, 4, 16, 64)  # times as many cells have finer ones
 _LOST = 0.8  # τ, in deviations of the noise
 _ROUNDS = 2  # in which pairs are measured after rows were made
-_COPIES, _MOST_BASE = 8, 400_000  # rows that are made for one that is kept, and in all
+_COPIES, _DRAFTS, _MOST_BASE = 8, 100_000, 400_000  # rows made for one kept; to score; in all
 _TRIALS = 16  # values that are tried for each cell of a row
 _POWER = 0.5  # of the ratio of a count to that of independent columns, by which one is kept
 _SWEEPS = 12  # over all measured tables, when rows are weighted
@@ -51,22 +47,24 @@ def pairs_repaired(columns: int) -> int:
 
 @attrs.frozen(eq=False)
 class Marginal:
-    """A table of counts as it was measured: released, with its noise."""
+    """A table of counts: with noise where it was measured."""
 
     columns: tuple[int, ...]  # by place
     maps: tuple[IntArray, ...]  # from cells of each column to its groups in the table
-    counts: IntArray  # with noise
+    counts: IntArray
     deviation: float  # of the noise of each count
 
     def groups(self, codes: Mapping[int, IntArray]) -> IntArray:
         """The cell of the table that each row is in, from the cells of each column."""
-        pairs = zip(self.columns, self.maps, strict=True)
-        places = [groups[codes[column]] for column, groups in pairs]
-        return np.ravel_multi_index(places, self.counts.shape).astype(np.int64)
+        found: Any = 0
+        for column, groups, size in zip(self.columns, self.maps, self.counts.shape, strict=True):
+            found = found * size + groups[codes[column]]
+        return np.asarray(found, np.int64)
 
     def counted(self, codes: Mapping[int, IntArray], weights: Any = None) -> Any:
-        """How many rows, or how much weight, each cell of the table has, in one row."""
-        return np.bincount(self.groups(codes), weights, self.counts.size)
+        """How many rows, or how much weight, each cell of the table has."""
+        found = np.bincount(self.groups(codes), weights, self.counts.size)
+        return found.reshape(self.counts.shape)
 
 
 def projected(counts: FloatArray, total: float) -> FloatArray:
@@ -83,35 +81,29 @@ class Structure:
     def __init__(
         self,
         domains: Sequence[Domain],
-        pairs: Callable[[Sequence[Pair]], Mapping[Pair, Counts]],
+        pairs: Callable[[Sequence[tuple[int, int]]], Mapping[tuple[int, int], Counts]],
         engine: TableEngine,
         one: Sequence[FloatArray],
     ) -> None:
-        """Begin with one-way counts.
+        """Begin with `one`, the released counts of each column, of one sum, none negative.
 
-        Args:
-            domains: Of the columns.
-            pairs: Counts the records in the cells of pairs of columns. Private.
-            engine: What releases counts.
-            one: The released counts of the cells of each column, of one sum, none negative.
+        `pairs` counts the records in the cells of pairs of columns, and is private.
         """
         self._domains, self._engine, self._one = domains, engine, one
         self.rows = max(1, round(float(one[0].sum())))
         self._sigma = engine.deviation("tables") if len(domains) > 1 else 1.0
         self._cells = max(9.0, _NOISE_SHARE * self.rows / (0.4 * self._sigma))
         self._generator = engine.generator()
-        self._base = self.rows * max(1, min(_COPIES, _MOST_BASE // self.rows))
         self.measured: list[Marginal] = []
-        self._forms: dict[Key, Marginal] = {}
-        self._exact: dict[Key, IntArray] = {}
+        self._exact: dict[Key, Marginal] = {}  # candidates; private
         for first in range(len(domains) - 1):
             asked = [(first, other) for other in range(first + 1, len(domains))]
             for pair, (*cells, records) in pairs(asked).items():
                 codes = dict(zip(pair, cells, strict=True))
                 for finer in _FINER:
-                    form = self._forms[*pair, finer] = self._form(pair, finer)
-                    self._exact[*pair, finer] = form.counted(codes, records).astype(np.int64)
-        self._left = set(self._forms)  # candidates of pairs that were not measured
+                    form = self._form(pair, finer)
+                    counts = form.counted(codes, records).astype(np.int64)
+                    self._exact[*pair, finer] = attrs.evolve(form, counts=counts)
 
     # ---- tables of counts
 
@@ -156,40 +148,48 @@ class Structure:
             return [self._allotted(self._one[0], self.rows)]
         scores, placed = self._scores(self._independent), set[int]()
         while len(placed) < count:
-            near = [key for key in self._left if not placed or len(placed & {*key[:2]}) == 1]
-            placed |= {*self._measure({key: scores[key] for key in sorted(near)})}
-        codes, weights = self._made()
+            placed |= self._measure(
+                {
+                    key: score
+                    for key, score in scores.items()
+                    if key in self._exact and (not placed or len(placed & {*key[:2]}) == 1)
+                }
+            )
+        most = self.rows * max(1, min(_COPIES, _MOST_BASE // self.rows))
         left = pairs_repaired(count)
         for rounds in range(_ROUNDS, 0, -1):
+            codes, weights = self._made(min(most, _DRAFTS))
             scores = self._scores(lambda form: form.counted(codes, weights))  # noqa: B023
             for _ in range(math.ceil(left / rounds)):
-                self._measure({key: scores[key] for key in sorted(self._left)})
+                self._measure({key: scores[key] for key in self._exact})
             left -= math.ceil(left / rounds)
-            codes, weights = self._made()
+        codes, weights = self._made(most)
         chosen = self._allotted(weights, self.rows)
         return [codes[column][chosen] for column in range(count)]
 
     def _scores(self, expected: Callable[[Marginal], FloatArray]) -> dict[Key, int]:
         """The score of each candidate, in records; see the module."""
         lost, found = round(_LOST * self._sigma), {}
-        for key in self._left:
-            exact = self._exact[key]
-            known = np.rint(expected(self._forms[key])).astype(np.int64).ravel()
-            found[key] = int((np.abs(exact - known) - 2 * np.minimum(exact, lost)).sum())
+        for key, exact in self._exact.items():
+            known = np.rint(expected(exact)).astype(np.int64)
+            found[key] = int(
+                (np.abs(exact.counts - known) - 2 * np.minimum(exact.counts, lost)).sum()
+            )
         return found
 
-    def _measure(self, scores: Mapping[Key, int]) -> tuple[int, ...]:
+    def _measure(self, scores: Mapping[Key, int]) -> set[int]:
         """Choose a candidate, release its table, and return its columns."""
         key = list(scores)[self._engine.best("select", list(scores.values()), SPREAD)]
-        form = self._forms[key]
-        noisy = self._engine.counts("tables", self._exact[key].reshape(form.counts.shape))
-        self.measured.append(attrs.evolve(form, counts=noisy))
-        self._left -= {(*key[:2], finer) for finer in _FINER}
-        return form.columns
+        exact = self._exact[key]
+        noisy = self._engine.counts("tables", exact.counts)
+        self.measured.append(attrs.evolve(exact, counts=noisy))
+        for finer in _FINER:
+            del self._exact[*key[:2], finer]
+        return {*exact.columns}
 
     # ---- rows
 
-    def _made(self) -> tuple[dict[int, IntArray], FloatArray]:
+    def _made(self, rows: int) -> tuple[dict[int, IntArray], FloatArray]:
         """The cells of rows, by column, and weights with which rows follow all tables.
 
         Columns are placed along the tree, which was measured first: each as its table with its
@@ -201,21 +201,21 @@ class Structure:
             for goal, each in zip(goals, self.measured, strict=True)
         ]
         root = self.measured[0].columns[0]
-        made = {root: self._allotted(self._one[root], self._base)}
+        made = {root: self._allotted(self._one[root], rows)}
         for place, table in enumerate(self.measured[: len(self._domains) - 1]):
             counts, (parent, column), (above, groups) = goals[place], table.columns, table.maps
             if parent not in made:
                 counts, parent, column, above, groups = counts.T, column, parent, groups, above
             parents = above[made[parent]]
             sizes = np.bincount(parents, minlength=len(counts))
-            order = self._generator.permutation(self._base)
+            order = self._generator.permutation(rows)
             order = order[np.argsort(parents[order].astype(np.uint16), kind="stable")]
             parts = zip(counts, sizes.tolist(), strict=True)
             chosen = np.concatenate([self._allotted(*each) for each in parts])
-            cells = np.empty(self._base, np.int64)
+            cells = np.empty(rows, np.int64)
             for group in range(int(groups.max()) + 1):
-                inside, rows = np.flatnonzero(groups == group), np.flatnonzero(chosen == group)
-                cells[rows] = inside[self._allotted(self._one[column][inside], len(rows))]
+                inside, there = np.flatnonzero(groups == group), np.flatnonzero(chosen == group)
+                cells[there] = inside[self._allotted(self._one[column][inside], len(there))]
             others = []
             for lift, other in zip(lifts, self.measured, strict=True):
                 if other is not table and column in other.columns:
@@ -235,10 +235,8 @@ class Structure:
     ) -> IntArray:
         """Cells that fit tables with other columns, each from a row of the same parent.
 
-        Args:
-            cells: The cells of a column, by parent.
-            sizes: The number of rows of each parent.
-            others: Log weights of a table, where each row is in it, and the groups of the column.
+        `cells` are those of a column, by parent, of which each has one of `sizes`; `others` are log
+        weights of a table, where each row is in it, and the groups of the column.
         """
         if not others:
             return cells
@@ -257,13 +255,11 @@ class Structure:
     def _allotted(self, weights: FloatArray, rows: int) -> IntArray:
         """So many places in proportion to weights, as nearly as whole numbers can be, shuffled."""
         weights = weights + 1e-12
-        ends = np.cumsum(weights) * (rows / weights.sum())
         # One random start: each place gets its share, rounded up or down.
-        ends = np.floor(ends + self._generator.random())
+        ends = np.floor(np.cumsum(weights) * (rows / weights.sum()) + self._generator.random())
         ends[-1] = rows
-        found = np.repeat(
-            np.arange(len(weights)), np.diff(np.minimum(ends, rows), prepend=0).astype(np.int64)
-        )
+        sizes = np.diff(np.minimum(ends, rows), prepend=0).astype(np.int64)
+        found = np.repeat(np.arange(len(weights)), sizes)
         self._generator.shuffle(found)
         return found
 
@@ -272,12 +268,11 @@ class Structure:
         flat = (each.groups(codes) for each in self.measured)
         targets = [(cells, goal.ravel()) for cells, goal in zip(flat, goals, strict=True)]
         ones = [(codes[column], one) for column, one in enumerate(self._one)]
-        weights = np.ones(self._base)
-        for _ in range(_SWEEPS):
-            for cells, goal in (*targets, *ones):
+        weights = np.ones(len(codes[0]))
+        for sweep in range(_SWEEPS + _LAST):
+            last = sweep >= _SWEEPS
+            least, ends = (1e-9, (0.0, math.inf)) if last else (0.1, (0.2, 5.0))
+            for cells, goal in ones if last else (*targets, *ones):
                 now = np.bincount(cells, weights, len(goal))
-                weights *= np.clip((goal + 0.1) / (now + 0.1), 0.2, 5.0)[cells]
-        for _ in range(_LAST):
-            for cells, goal in ones:
-                weights *= ((goal + 1e-9) / (np.bincount(cells, weights, len(goal)) + 1e-9))[cells]
+                weights *= np.clip((goal + least) / (now + least), *ends)[cells]
         return np.asarray(weights * (self.rows / weights.sum()), np.float64)

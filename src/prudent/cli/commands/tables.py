@@ -275,11 +275,6 @@ def synth(
         "About how many rows the table has, if that is public: too few are refused for free.",
         default=None,
     ),
-    identifiers: bool = typer.Option(
-        False,
-        "--identifiers",
-        help="Make columns of texts that hardly repeat anew, as id-000001, not leave them out.",
-    ),
     most_rows: int = options.whole_number("With --unit: rows to use of each unit.", default=8),
     **shared: Any,
 ) -> None:
@@ -310,7 +305,6 @@ def synth(
             columns=listed(columns),
             constraints=constraint,
             rows=rows,
-            identifiers=identifiers,
             unit=asked.unit,
             most_rows=most_rows,
             where=asked.where,

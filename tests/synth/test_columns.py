@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from prudent.release import ReproducibleNoise
 from prudent.synth import synthesize
-from prudent.synth.domain import Domain
-from prudent.synth.reading import FARTHEST, FORMS, Source
+from prudent.synth.columns import FARTHEST, FORMS, Domain, Source
 from tests.servers import postgres_url, spark_session  # noqa: F401
 from tests.synth.test_differential import ODD_TYPED, TYPED, typed_rows
 
@@ -120,7 +119,7 @@ def test_counts_are_those_of_the_records(engine: Any, request: pytest.FixtureReq
         assert counts.tolist() == [found[place] for place in range(len(FORMS))]
     assert {"real"} <= {*source.forms()} <= {"real", "money"}
     domains, cells = [], []
-    for field in source.counted:
+    for field in source.fields:
         exact = Counter(each for each in columns[field.name] if each is not None)
         values, counts = source.values(field)
         assert dict(zip(values.tolist(), counts.tolist(), strict=True)) == exact
@@ -202,7 +201,7 @@ def test_no_stored_value_stops_a_query(stored: Any, request: pytest.FixtureReque
     assert source.read() == 5
     assert sum(counts.sum() for counts in source.forms().values()) == 3 + 3
     domains = []
-    for field in source.counted:
+    for field in source.fields:
         values, counts = source.values(field)
         assert np.abs(values).max() <= FARTHEST
         assert counts.sum() == (3 if field.name in "nx" else 4)
