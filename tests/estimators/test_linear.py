@@ -53,6 +53,14 @@ def test_a_model_is_near_the_truth_and_says_how_near(model: type[LinearModel]) -
     assert fitted.coef_.shape == (3,)
 
 
+def test_a_plot_has_a_bar_for_each_slope(tmp_path: Path) -> None:
+    fitted = quiet().fit(*table(500))
+    fitted.intervals_[1] = np.nan
+    (axes,) = fitted.plot(tmp_path / "slopes.svg").axes
+    assert [each.get_text() for each in axes.get_yticklabels()] == ["x0", "x1", "x2"]
+    assert (tmp_path / "slopes.svg").read_text("utf-8").startswith("<?xml")
+
+
 def test_a_penalty_shrinks_slopes_as_ridge_regression_does() -> None:
     from sklearn import linear_model
 

@@ -1,5 +1,7 @@
 """What an auditor asks for besides the claims: data, program, randomness and budget."""
 
+import json
+
 import attrs
 import numpy as np
 import pytest
@@ -52,6 +54,22 @@ def test_the_checklist_answers_what_a_receipt_can(receipt, tmp_path, capsys):
     assert answers["Was the claim checked by other code?"].startswith("Verified: ε = 0.5")
     assert answers["Data: keyed digest (declared)"] == DECLARED["digest"]
     assert "ε = 2, δ = 1e-06" in answers["Limit of the budget, and what was spent"]
+
+
+def test_the_export_has_the_fields_of_registries(receipt, tmp_path):
+    export = tmp_path / "registry.json"
+    assert main(["verify", str(receipt), "--signer", "me", "--export", str(export)]) == 0
+    found = json.loads(export.read_text())
+    loss = found["privacy_loss"]
+    assert loss["parameters"] == {"epsilon": 0.5, "delta": 0.0}
+    assert found["dp_flavor"] == "pure DP"
+    assert found["data_curator"] is None  # a receipt cannot know
+    assert found["released"] == Receipt.read(receipt)[0].plain()["released"]
+    assert found["evidence"]["check"].startswith("Verified: ε = 0.5")
+    assert found["implementation"]["data"] == DECLARED
+    questions = {name: each for part in found["checklist"].values() for name, each in part.items()}
+    assert questions["Data: keyed digest (declared)"] == DECLARED["digest"]
+    assert "ε = 2, δ = 1e-06" in questions["Limit of the budget, and what was spent"]
 
 
 def test_a_digest_of_data_takes_the_key(tmp_path, monkeypatch):

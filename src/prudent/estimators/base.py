@@ -15,6 +15,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Self
 
@@ -447,7 +448,7 @@ class BoundedEstimator(PrivateEstimator, abc.ABC):
 
 
 class CoefficientSummary(abc.ABC):
-    """A fitted model with coefficients, as text.
+    """A fitted model with coefficients, as text and as a picture.
 
     Attributes:
         no_interval_: Why some interval is missing; empty if none is.
@@ -482,6 +483,33 @@ class CoefficientSummary(abc.ABC):
         price = f"({rounded_up(fitted.epsilon_, 6)}, {rounded_up(fitted.delta_, 6)})-DP"
         neighbours = ADD_REMOVE.sentence(fitted._protected)
         return "\n".join([*lines, *self._facts(), f"{price} for {neighbours}"])
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Draw the slopes with their intervals; one that has none is drawn without.
+
+        Args:
+            path: The file to write, SVG or PNG by its name; None only returns the figure, which a
+                notebook shows.
+        """
+        from matplotlib.figure import Figure  # a heavy import, for pictures only
+
+        check_is_fitted(self)
+        fitted: Any = self
+        slopes = [each for each in self.coefficients() if "(intercept)" not in each[0]]
+        terms, values, ends = zip(*slopes, strict=True)
+        errors = np.abs(np.nan_to_num(np.array(ends).T - values))
+        figure = Figure(figsize=(7, 1 + 0.4 * len(terms)), layout="constrained")
+        axes = figure.add_subplot()
+        axes.axvline(0.0, color="#b0b0b0", linewidth=1)
+        axes.errorbar(
+            values, range(len(terms)), xerr=errors, fmt="o", color="#1f6f8b", ecolor="#b0b0b0"
+        )
+        axes.set_yticks(range(len(terms)), terms)
+        axes.invert_yaxis()
+        axes.set(xlabel=f"slope (bars: 95 % intervals), ε = {rounded_up(fitted.epsilon_, 6)}")
+        if path is not None:
+            figure.savefig(path)
+        return figure
 
 
 def check_fit(model: Any) -> None:

@@ -109,6 +109,36 @@ def _questions(receipt: Receipt, verdict: str) -> dict[str, list[tuple[str, str 
     }
 
 
+def registry(receipt: Receipt, verdict: str) -> str:
+    """The fields of public registries of deployments as JSON; what a receipt cannot say is null."""
+    finite = not math.isinf(receipt.epsilon)
+    parameters = {"epsilon": receipt.epsilon if finite else None, "delta": receipt.delta}
+    fields = {
+        "deployment_name": None,
+        "data_curator": None,
+        "intended_use": None,
+        "data_product_type": receipt.kind,
+        "data_product_region": None,
+        "publication_date": None,
+        "dp_flavor": "pure DP" if receipt.delta == 0 else "approximate DP",
+        "privacy_loss": {
+            "parameters": parameters,
+            "privacy_unit": receipt.unit,
+            "neighboring_relation": receipt.relation,
+            "relation_in_words": relation_sentence(receipt),
+        },
+        "model": _TRUST.get(receipt.kind, _CENTRAL),
+        "accounting": {"budget": receipt.context.get("budget"), "ledger": receipt.ledger},
+        "mechanisms": [dict(each) for each in receipt.theorems],
+        "implementation": {"versions": receipt.versions, **receipt.context},
+        "released": receipt.released,
+        "justification": None,
+        "evidence": {"receipt": receipt.digest, "signature": receipt.signature, "check": verdict},
+        "checklist": {part: dict(rows) for part, rows in _questions(receipt, verdict).items()},
+    }
+    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+
+
 def checklist(receipt: Receipt, verdict: str) -> str:
     """A checklist after NIST SP 800-226 and the registry of deployments, as Markdown.
 

@@ -19,7 +19,6 @@ import numpy as np
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.release.columns.scales import text_of
 from prudent.release.columns.dialects import (
     arrow_batches,
     as_double,
@@ -39,7 +38,7 @@ from prudent.release.columns.joining import rows_per_unit
 from prudent.release.columns.number_rows import NumberTable
 from prudent.release.columns.row_values.conditions import of_one_row
 from prudent.release.columns.row_values.expressions import parse_condition
-from prudent.release.columns.scales import NUMBER, Scale
+from prudent.release.columns.scales import NUMBER, Scale, text_of
 from prudent.release.columns.units import StagedTable
 from prudent.release.lattice import FloatArray, IntArray
 from prudent.synth.engine import TableEngine

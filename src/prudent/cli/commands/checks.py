@@ -178,6 +178,11 @@ def verify(
         "Also write a checklist after NIST SP 800-226, filled as far as the receipt goes.",
         default=None,
     ),
+    export: Path | None = options.value(
+        "FILE",
+        "Also write the fields of public registries of deployments, as JSON.",
+        default=None,
+    ),
     as_json: options.Json = False,
 ) -> None:
     """Check a receipt, offline: its price, certificate, digests, ledger rows and signature.
@@ -213,9 +218,10 @@ def verify(
     else:
         for line in found.lines():
             echo(neutral(line))
-    if checklist is not None:
-        with _files.replacing(checklist) as file:
-            file.write(pages.checklist(Receipt.read(receipt)[0], found.summary))
+    for place, form in ((checklist, pages.checklist), (export, pages.registry)):
+        if place is not None:
+            with _files.replacing(place) as file:
+                file.write(form(Receipt.read(receipt)[0], found.summary))
     if found.status:
         raise typer.Exit(found.status)
 
