@@ -165,8 +165,12 @@ class BudgetReport:
 
     def _sections(self) -> Sections:
         rows, chances = [_row(charge) for charge in self.charges], self.chances()
-        asked = PageTable(_HEADER, rows, "charges") if rows else "Nothing yet."
-        learned = PageTable(("Sure before", "Sure after"), chances) if chances else self._no_attack
+        asked: str | PageTable = "Nothing yet."
+        learned: str | PageTable = self._no_attack
+        if rows:
+            asked = PageTable(_HEADER, rows, "charges")
+        if chances:
+            learned = PageTable(("Sure before", "Sure after"), chances)
         return {
             "": [self._verdict, PageTable(None, self.facts(), "facts")],
             "What is protected": [self.protection()],
