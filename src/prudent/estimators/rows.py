@@ -46,7 +46,7 @@ class Rows(Protocol):
         """Read all rows, a few at a time; the order and the sizes of batches mean nothing."""
         ...
 
-    def column(self, place: int) -> Column:
+    def column(self, place: int, /) -> Column:
         """One column, for a private quantile."""
         ...
 

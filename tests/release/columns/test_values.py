@@ -14,6 +14,7 @@ pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import prudent
 from prudent.release import open_column
+from prudent.release.columns.arrow_tables import open_matrix
 from prudent.release.columns.column import Kind
 from tests.oracles.array_column import ArrayColumn
 from tests.release.columns.columns_suite import ADVERSARIAL, check_same_answers
@@ -91,6 +92,15 @@ def test_a_list_of_anything_answers_as_the_oracle_does(seed: int) -> None:
             )
             for given in (values, tuple(values), np.fromiter(values, object)):
                 assert open_column(given, kind=kind, read_as=read_as).count() == expected.count()
+
+
+def test_the_columns_of_a_matrix_leave_gaps_out() -> None:
+    matrix = np.stack([ADVERSARIAL, np.arange(float(len(ADVERSARIAL)))], axis=1)
+    columns = open_matrix(matrix)
+    for place in range(2):
+        found, expected = columns(place), ArrayColumn(matrix[:, place])
+        assert found.count() == expected.count()
+        np.testing.assert_array_equal(found.order_statistics(1, 9**9), np.sort(expected.numbers))
 
 
 def test_a_masked_record_is_none() -> None:

@@ -21,7 +21,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns import scales
 from prudent.release.columns.column import KINDS, Column, Kind, in_order
-from prudent.release.columns.dialects import call, tried
+from prudent.release.columns.dialects import call, present, tried
 from prudent.release.columns.scales import INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
 from prudent.release.columns.sources import embedded
 from prudent.release.columns.table_columns import TableColumn
@@ -122,10 +122,15 @@ class _Categories(TableColumn):
 
 
 def open_matrix(matrix: FloatArray) -> Callable[[int], Column]:
-    """Open the columns of a matrix without gaps, registered once; returns that of each place."""
+    """Open the columns of a matrix, registered once; NaN, in a column with gaps, is no value."""
     names = [f"x{place}" for place in range(matrix.shape[1])]
     table = _registered({name: matrix[:, place] for place, name in enumerate(names)})
-    return lambda place: TableColumn(table.select(value=names[place]), scale=NUMBER)
+
+    def column(place: int) -> Column:
+        rows = table.select(value=names[place])
+        return TableColumn(rows.filter(present(rows.value)), scale=NUMBER)
+
+    return column
 
 
 def _registered(columns: Mapping[str, npt.NDArray[Any]]) -> ir.Table:
