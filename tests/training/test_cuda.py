@@ -588,7 +588,7 @@ def test_numbers_from_the_host_are_captured(kind):
 
 
 def shaken(x):
-    return x * torch.rand(())
+    return x * torch.rand(()).to(x.device)
 
 
 class Shaken(nn.Module):

@@ -80,7 +80,8 @@ def standardise(
 
 def standardised(engine: SumEngine, columns: int, count: float) -> "StandardFeatures":
     """Released locations and scales of the first columns, which the part `columns` pays for."""
-    return StandardFeatures(*standardise(engine, "columns", range(columns), count))
+    locations, scales = standardise(engine, "columns", range(columns), count)
+    return StandardFeatures(locations, scales)
 
 
 @attrs.frozen(eq=False)
