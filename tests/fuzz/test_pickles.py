@@ -28,10 +28,8 @@ WORDS = MODULES | BUILTINS | SHELLS | UNPACKING | OPTIONS | {"load"}
 SUSPECT = re.compile(rf"\b({'|'.join(map(re.escape, WORDS))})\b")
 """A source without any of these words has no fault; parsing all of them takes seconds."""
 OWN = {
-    "audit/auditing.py": "asks whether a mechanism can be sent to another process",
     "records/containers.py": "hashes the pickle of a value that it cannot describe otherwise",
     "training/parallel/processes.py": "asks whether its own error can be sent to another process",
-    "tune/tuning.py": "asks whether a candidate can be sent to another process",
 }
 """Sources that pickle what they made themselves, each with its reason."""
 
