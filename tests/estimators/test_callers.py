@@ -60,6 +60,7 @@ FITS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", FITS)
 def test_whoever_fits_a_model_is_named_once(name: str) -> None:
     found = told(lambda: [FITS[name](model()) for _ in range(2)])
@@ -118,6 +119,7 @@ def steps() -> dict[str, tuple[Any, str]]:
     }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", list(steps()))
 def test_steps_that_are_fitted_without_noise_are_named(name: str) -> None:
     pipeline, step = steps()[name]

@@ -22,6 +22,7 @@ FEATURES = DRAW.normal(size=(3_000, 2))
 TARGETS = FEATURES @ [2.0, -1.0] + DRAW.normal(size=3_000)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("model", "targets"),
     [

@@ -155,6 +155,7 @@ def test_columns_with_bounds_need_no_quantiles(name: str) -> None:
 # ---- the price ------------------------------------------------------------------------------
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", ALL)
 def test_all_that_is_paid_for_is_used_and_nothing_else(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ def check(name: str, record: list[float]) -> None:
         assert (whole[1] - part[1] == one[1]).all()
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", ALL)
 def test_a_record_moves_each_sum_by_its_own_alone(name: str) -> None:
     check(name, RECORDS["far"])
@@ -57,6 +58,7 @@ def test_any_record_moves_each_sum_by_its_own_alone(name: str, record: str) -> N
     check(name, RECORDS[record])
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", ["GradientBoostingClassifier", "GradientBoostingRegressor"])
 def test_a_record_is_in_one_part_of_each_level_of_cuts(name: str) -> None:
     x, y = data(name, 300)

@@ -45,6 +45,7 @@ ARRAYS: dict[str, Any] = {
 }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", ["doubles", "reversed", "floats", "big-endian", "truth", "none"])
 def test_an_array_of_numbers_answers_as_the_oracle_does(name: str) -> None:
     check_same_answers(open_column(ARRAYS[name]), ARRAYS[name].astype(np.float64))
@@ -73,6 +74,7 @@ def test_an_array_of_categories_answers_as_the_oracle_does(name: str) -> None:
     check_categories(ARRAYS[name], "rows", [])
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("seed", range(6))
 def test_a_list_of_anything_answers_as_the_oracle_does(seed: int) -> None:
     generator = np.random.default_rng(seed)

@@ -39,6 +39,7 @@ def test_by_need_is_better_than_equal_shares(monkeypatch: pytest.MonkeyPatch) ->
     assert max(by_need) < max(equal)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("number", [1, 3, 7, 11])
 def test_the_parts_of_delta_add_up_to_no_more_than_delta(number: int) -> None:
     """Exactly, as those of ε do: a sum of rounded parts may be above the whole."""

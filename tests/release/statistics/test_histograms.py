@@ -26,6 +26,7 @@ def exact(values: list[int], edges: list[float]) -> list[int]:
     return [found.below, *found.counts, found.above]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("edges", [[0, 4], [1, 2, 3], [0.5, 3.5], [5, 6]])
 def test_a_record_changes_one_bin_by_one(edges: list[float]) -> None:
     found = {each: exact(records(each), edges) for each in data_sets(3)}

@@ -59,6 +59,7 @@ def noise_and_value(statistic: Callable[..., Any], values: list[int], **given: A
     return released.value, Fraction(scale) * Fraction(released.spacing)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("bounds", [(0, 4), (1, 3), (-1, 2)])
 def test_counts_and_sums_have_noise_for_what_a_neighbour_changes(bounds: tuple[int, int]) -> None:
     for statistic, given in ((count, {}), (sum, {"bounds": bounds})):

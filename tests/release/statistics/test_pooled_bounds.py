@@ -51,6 +51,7 @@ def test_a_pool_is_the_column_of_all_records() -> None:
             np.testing.assert_array_equal(found, known)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "ask", ["mean", "sum", "variance", "deviation", "ratio", "histogram"], ids=str
 )
