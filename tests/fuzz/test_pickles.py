@@ -30,7 +30,7 @@ SUSPECT = re.compile(rf"\b({'|'.join(map(re.escape, WORDS))})\b")
 OWN = {
     "audit/auditing.py": "asks whether a mechanism can be sent to another process",
     "records/containers.py": "hashes the pickle of a value that it cannot describe otherwise",
-    "training/parallel/processes.py": "asks whether its own error can be sent to another process",
+    "training/parallel.py": "asks whether its own error can be sent to another process",
     "tune/tuning.py": "asks whether a candidate can be sent to another process",
 }
 """Sources that pickle what they made themselves, each with its reason."""

@@ -26,7 +26,7 @@ from prudent.training import (
 from prudent.training import noise as noise_module
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import DeviceNoise, HostNoise, StepState
-from prudent.training.parallel.processes import DistributedGroup
+from prudent.training.parallel import DistributedGroup
 from prudent.training.run.run import Run
 from tests.servers import free_port
 from tests.training import worlds

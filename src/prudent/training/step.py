@@ -26,13 +26,14 @@ from prudent.training.gradients.host_state import settings
 from prudent.training.gradients.record_streams import is_capturing
 from prudent.training.keystream import Key, ModelRandomness, Purpose, given_or_random
 from prudent.training.noise import StepState, add_correlated_, noise_on
-from prudent.training.parallel.processes import Processes, unwrapped
-from prudent.training.parallel.sharding import (
+from prudent.training.parallel import (
+    Processes,
     check_mesh,
     has_shards,
     is_sharded,
     own_shard,
     reshard,
+    unwrapped,
     whole,
     without_gathering,
 )

@@ -13,7 +13,7 @@ from prudent.records.containers import declared_form, tensors_of
 from prudent.records.reader import Collate
 from prudent.training.aggregation import AdaptiveTrim, ProposeTestRelease
 from prudent.training.gradients.engine import Loss
-from prudent.training.parallel.processes import Processes
+from prudent.training.parallel import Processes
 from prudent.training.run.execution import Execution
 from prudent.training.run.reading import RunRecords
 

@@ -56,7 +56,7 @@ from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.gradients.factors.products import precisions
 from prudent.training.keystream import Key
-from prudent.training.parallel.processes import Processes
+from prudent.training.parallel import Processes
 from prudent.training.plan import Plan
 
 CHECKPOINT_FORMAT = 1

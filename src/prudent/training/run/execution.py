@@ -24,8 +24,7 @@ from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.training.gradients import BookKeeping, Engine, Materialised
 from prudent.training.gradients.engine import Loss, run_on
 from prudent.training.keystream import Key
-from prudent.training.parallel.processes import Processes, join, local_device
-from prudent.training.parallel.sharding import has_shards
+from prudent.training.parallel import Processes, has_shards, join, local_device
 from prudent.training.run.held_out import modes_kept
 from prudent.training.run.metrics import Metrics
 

@@ -22,7 +22,7 @@ from prudent.training.gradients.engine import Loss
 from prudent.training.gradients.unsupported import made_up
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import noise_on
-from prudent.training.parallel.sharding import has_shards, reshard, without_gathering
+from prudent.training.parallel import has_shards, reshard, without_gathering
 from prudent.training.plan import HeldOut, HeldOutMetric, Plan
 from prudent.training.step import SUM_ROUNDING, Step
 

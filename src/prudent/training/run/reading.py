@@ -21,7 +21,7 @@ from prudent.records.form import inputs_and_targets
 from prudent.records.people import PeopleReader, TensorReader, Unit, Units
 from prudent.records.reader import Collate, RecordReader
 from prudent.training.chunk import Chunk
-from prudent.training.parallel.processes import Processes
+from prudent.training.parallel import Processes
 from prudent.training.run.execution import Execution
 from prudent.training.sampling import Draw, PoissonSampler, unchanged
 

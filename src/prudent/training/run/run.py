@@ -27,13 +27,14 @@ from prudent.training.captured import Captured
 from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Purpose
-from prudent.training.parallel.processes import Processes, unwrapped
-from prudent.training.parallel.sharding import (
+from prudent.training.parallel import (
+    Processes,
     has_shards,
     load_model,
     load_optimizer,
     local,
     reshard,
+    unwrapped,
     whole_state,
 )
 from prudent.training.plan import Plan, warn_of_delta

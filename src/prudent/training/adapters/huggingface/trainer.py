@@ -37,7 +37,7 @@ from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
 from prudent.training.gradients import BookKeeping
 from prudent.training.keystream import Key, NoCopyMixin, given_or_random
-from prudent.training.parallel.processes import Processes
+from prudent.training.parallel import Processes
 from prudent.training.plan import HeldOut, HeldOutMetric, LossRelease, Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import (
