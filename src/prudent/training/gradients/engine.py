@@ -463,6 +463,20 @@ def run_on(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 
+@contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Restore the training or evaluation mode of every module on exit.
+
+    `model.train()` would also switch layers that are meant to stay in evaluation mode.
+    """
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
 def by_person(values: Tensor, slots: int) -> Tensor:
     """Values of records, of shape (records, ...), as (people, slots, ...)."""
     return values.reshape(-1, slots, *values.shape[1:])

@@ -22,10 +22,9 @@ from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.training.gradients import BookKeeping, Engine, Materialised
-from prudent.training.gradients.engine import Loss, run_on
+from prudent.training.gradients.engine import Loss, modes_kept, run_on
 from prudent.training.keystream import Key
 from prudent.training.parallel import Processes, has_shards, join, local_device
-from prudent.training.run.held_out import modes_kept
 from prudent.training.run.metrics import Metrics
 
 Scheduler = Callable[[torch.optim.Optimizer], LRScheduler]

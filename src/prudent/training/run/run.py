@@ -25,7 +25,7 @@ from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
 from prudent.training.captured import Captured
 from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
-from prudent.training.gradients.engine import Loss
+from prudent.training.gradients.engine import Loss, modes_kept
 from prudent.training.keystream import Purpose
 from prudent.training.parallel import (
     Processes,
@@ -59,7 +59,6 @@ from prudent.training.run.execution import (
     restore_schedule,
     scheduler_of,
 )
-from prudent.training.run.held_out import HeldOutRecords, modes_kept
 from prudent.training.run.metrics import (
     BestModel,
     Counters,
@@ -67,7 +66,7 @@ from prudent.training.run.metrics import (
     Recorder,
     warn_if_no_test_passes,
 )
-from prudent.training.run.reading import RunRecords, check_same_records
+from prudent.training.run.reading import HeldOutRecords, RunRecords, check_same_records
 from prudent.training.sampling import Batch, PoissonSampler
 from prudent.training.step import Step, StepOutcome
 
