@@ -25,7 +25,7 @@ from prudent.training.gradients.engine import Loss, Values
 from prudent.training.gradients.host_state import settings
 from prudent.training.gradients.record_streams import is_capturing
 from prudent.training.keystream import Key, ModelRandomness, Purpose, given_or_random
-from prudent.training.noise import StepState, add_correlated_, noise_on
+from prudent.training.noise import StepState, add_correlated_, noise_factor, noise_on
 from prudent.training.parallel import (
     Processes,
     check_mesh,
@@ -38,7 +38,6 @@ from prudent.training.parallel import (
     without_gathering,
 )
 from prudent.training.plan import Plan
-from prudent.training.rounding import noise_factor
 
 SUM_ROUNDING = 1e-6
 """A bound on the rounding of a sum of losses, relative to the largest of one."""

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from prudent.training.gradients import BookKeeping
-from prudent.training.gradients.factors import convolution, kernels, layers
+from prudent.training.gradients.factors import kernels, layers
 from prudent.training.gradients.factors.contributions import Dense
 from prudent.training.gradients.factors.kernels import Geometry
 from tests.training.gradients.oracle import cross_entropy
@@ -115,7 +115,7 @@ def test_patches(kernel, stride, padding, dilation, size):
     expected = geometry.patches(values)
     assert torch.equal(kernels.image_patches(values, geometry, cut=False), expected)
     cut = kernels.image_patches(values, geometry, cut=True)
-    assert torch.equal(cut, convolution.shortened(expected))
+    assert torch.equal(cut, layers.shortened(expected))
     strips, begins = kernels.row_strips(values, geometry)
     rows = expected.view(3, -1, kernel[0], kernel[1] * 24)
     for index, begin in enumerate(begins):

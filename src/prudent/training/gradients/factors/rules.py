@@ -23,16 +23,16 @@ from prudent._torch_private import (
     retrieve_current_functorch_interpreter,
     unwrap_batched,
 )
-from prudent.training.gradients.factors.contributions import Dense, Use, as_it_is
-from prudent.training.gradients.factors.convolution import Convolution, NativeConvolution
-from prudent.training.gradients.factors.experts import Experts
+from prudent.training.gradients.factors.contributions import Dense, Experts, Use, as_it_is
 from prudent.training.gradients.factors.kernels import Geometry
 from prudent.training.gradients.factors.layers import (
     Affine,
+    Convolution,
     Embedding,
     GroupNorm,
     LayerNorm,
     Linear,
+    NativeConvolution,
     autocast_type,
     autocasted,
 )
@@ -409,7 +409,7 @@ def _grouped(
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Any:
-    """One matrix for each expert; see `experts`."""
+    """One matrix for each expert; see `contributions`."""
     shared = maybe_get_level(mat_b) < 0 and mat_b.ndim == 3
     if not shared or offs is None or bias is not None or maybe_get_level(mat_a) < 0:
         return NotImplemented
