@@ -99,7 +99,7 @@ def test_convolution_of_the_library(monkeypatch, layer, shape):
 @pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS, ids=lambda value: repr(value)[:60])
 def test_convolution_in_pieces(monkeypatch, layer, shape, cached):
     """A few images at a time, in memory that is used again; or each alone, if it is too large."""
-    monkeypatch.setattr(convolution, "_CACHED", cached)
+    monkeypatch.setattr(layers, "_CACHED", cached)
     monkeypatch.setattr(layers, "_scratch", layers._Scratch())
     model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
     check(BookKeeping, model, torch.randn(7, *shape), 7)
@@ -110,14 +110,14 @@ def test_convolution_in_pieces(monkeypatch, layer, shape, cached):
 @pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS, ids=lambda value: repr(value)[:60])
 def test_convolution_with_the_adjoint_of_the_library(monkeypatch, layer, shape):
     """What runs on x86 in single precision."""
-    monkeypatch.setattr(convolution, "_has_fast_adjoint", lambda gradient: True)
+    monkeypatch.setattr(layers, "_has_fast_adjoint", lambda gradient: True)
     model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
     check(BookKeeping, model, torch.randn(4, *shape), 4)
 
 
 def test_one_channel_on_x86(monkeypatch):
     """The library returns channels first, which torch pools slowly; and an image, not a view."""
-    monkeypatch.setattr(convolution, "_has_fast_adjoint", lambda gradient: True)
+    monkeypatch.setattr(layers, "_has_fast_adjoint", lambda gradient: True)
     strides, pool = [], nn.functional.max_pool2d
 
     def pooled(x, *arguments, **settings):  # outside the model, whose own lists are put back
