@@ -48,14 +48,9 @@ _NEAR = 1e-3
 class Severity(Choice):
     """What a finding means for private training."""
 
-    ERROR = "error"
-    """It would be refused, or its guarantee would not hold."""
-
-    WARNING = "warning"
-    """It is possible, but probably not what was meant."""
-
-    NOTE = "note"
-    """Nothing is wrong."""
+    ERROR = "error"  # it would be refused, or its guarantee would not hold
+    WARNING = "warning"  # it is possible, but probably not what was meant
+    NOTE = "note"  # nothing is wrong
 
 
 class LossKind(Choice):
@@ -502,12 +497,9 @@ def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = Fals
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.function(loss=loss)
     if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
-        raise ArgumentError(
-            "batch",
-            "a pair of inputs and targets",
-            shown=type(batch).__name__,
-            hint="For a model with several arguments, inputs are a tuple or a dictionary.",
-        )
+        hint = "For a model with several arguments, inputs are a tuple or a dictionary."
+        shown = type(batch).__name__
+        raise ArgumentError("batch", "a pair of inputs and targets", shown=shown, hint=hint)
     inputs, targets = batch
     records = count_records(inputs, targets)
     if _validate.flag(made_up=made_up):
@@ -664,13 +656,12 @@ def suggest_aggregation(
     """A `ProposeTestRelease` whose test passes on batches with such gradient norms.
 
     τ is the norm that a fraction `above` of the records exceeds, and R = τ/`propose`. The test is
-    Gaussian, with the largest scale, hence at the lowest price, at which a batch passes with
+    Gaussian, of the largest scale, hence the lowest price, at which a batch passes with
     `pass_probability`. The noise multiplier is 1: calibrate the plan.
 
     Args:
-        norms: Gradient norms of public records (`gradient_norms`), or whatever else is public or
-            was released and charged. Norms of private records must not be used: clip, proposal and
-            test are shown, so they would be an uncharged release.
+        norms: Gradient norms of public records (`gradient_norms`), or what was released and
+            charged. Those of private records would be an uncharged release: the result is shown.
         expected_batch: The public batch size.
         trim: Fraction of the batch that is trimmed at the start.
         above: Fraction of the records with a norm above τ; below `trim`. Smaller values leave a
@@ -678,9 +669,8 @@ def suggest_aggregation(
             `trim`.
         propose: τ/R. R is the clip of steps whose test fails.
         failure: δ₀, the largest probability with which a margin of 0 passes.
-        pass_probability: Probability with which a Poisson batch of records with these norms passes
-            while `trim` is as at the start. Later the trim adapts, so that about this fraction of
-            the steps pass.
+        pass_probability: Probability with which a Poisson batch of such records passes at the
+            start. Later the trim adapts, so that about this fraction of the steps pass.
 
     Raises:
         ArgumentError: If the batch is so small that only a test of scale below 1 would pass, which
@@ -699,9 +689,8 @@ def suggest_aggregation(
     chance = math.sqrt(_validate.between(0, 1, ends="()", pass_probability=pass_probability))
     longest = float(torch.quantile(values, 1 - above)) if len(values) else 0.0
     if not longest > 0:
-        raise ArgumentError(
-            "norms", "with enough norms above 0", shown=f"{len(values)} that are finite"
-        )
+        shown = f"{len(values)} that are finite"
+        raise ArgumentError("norms", "with enough norms above 0", shown=shown)
     # The number of norms above τ in a batch is at most `many`, and a margin of trimmed − many
     # passes, each with probability `chance`; so both happen with `pass_probability`.
     many = float(stats.poisson.ppf(chance, above * expected_batch))

@@ -84,7 +84,7 @@ def resumable() -> Iterator[None]:
 
 @resumable()
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Write the state atomically: a reader sees either the complete old or the complete new one."""
+    """Write the state atomically: a reader sees the complete old one or the complete new one."""
     with replacing(folder / CHECKPOINT, "w+b", owner_only=True) as file:
         torch.save({"format": CHECKPOINT_FORMAT, **state}, file)
         # Appending to the archive is safe: a zip directory is located by searching from the end.

@@ -108,12 +108,9 @@ class RunRecords:
         tensors = None if isinstance(train_set, Dataset) and collate_fn else tensors_of(train_set)
         units = Units.of(train_set, unit, count_of(train_set, tensors))
         if len(units) < processes.count:
-            raise ArgumentError(
-                "train_set",
-                f"with at least one {units.protected} for each of the {processes.count} processes",
-                shown=f"{len(units)} in all",
-                hint="Start fewer processes.",
-            )
+            each = f"one {units.protected} for each of the {processes.count} processes"
+            shown, hint = f"{len(units)} in all", "Start fewer processes."
+            raise ArgumentError("train_set", f"with at least {each}", shown=shown, hint=hint)
         device = execution.device
         known = functools.cache(lambda: units.fingerprint(fingerprint(train_set)))
         if tensors is None:
@@ -124,11 +121,9 @@ class RunRecords:
         else:
             for name, value in (("collate_fn", collate_fn), ("example", example)):
                 if value is not None:
-                    raise ArgumentError(
-                        name,
-                        "None with a pair of tensors, which are already a batch",
-                        hint="A TensorDataset of them is a data set of items.",
-                    )
+                    allowed = "None with a pair of tensors, which are already a batch"
+                    hint = "A TensorDataset of them is a data set of items."
+                    raise ArgumentError(name, allowed, hint=hint)
             if units.people is None:
                 gather = _gather(tensors, device, processes)
                 return cls(units=units, device=device, fingerprint=known, gather=gather)

@@ -261,12 +261,9 @@ class Run:
             if self.reporting.resume:
                 self._resume()
             elif folder is not None and self.paid.resume(folder) is not None:
-                raise ArgumentError(
-                    "out",
-                    "a folder without a run",
-                    shown=f"{str(folder)!r}, whose record of what was paid would be overwritten",
-                    hint="Use resume=True to continue that run, or choose another folder.",
-                )
+                shown = f"{str(folder)!r}, whose record of what was paid would be overwritten"
+                hint = "Use resume=True to continue that run, or choose another folder."
+                raise ArgumentError("out", "a folder without a run", shown=shown, hint=hint)
             if self.taken == 0:
                 self._save()  # a run killed before its first evaluation resumes with this noise
             if self.taken < self.plan.steps:
@@ -361,11 +358,7 @@ class Run:
 
     @property
     def _captures_optimizer(self) -> bool:
-        """Whether the graph includes the optimizer.
-
-        A graph would repeat the settings with which it was captured, so an optimizer whose settings
-        a scheduler changes runs outside it.
-        """
+        """Whether the graph includes the optimizer; it would repeat what a scheduler changes."""
         return self.captures and self.scheduler is None and type(self.optimizer) in _CAPTURABLE
 
     def _replay(self, batch: Batch) -> StepOutcome:
@@ -440,10 +433,7 @@ class Run:
 
     @contextmanager
     def shown(self) -> Iterator[nn.Module]:
-        """A context with the model to evaluate: with averaged parameters if they are kept.
-
-        The modes of its modules and its shards are restored after it.
-        """
+        """A context with the model to evaluate, averaged if it is; restores modes and shards."""
         averaged = nullcontext() if self.average is None else self.average.shown()
         with averaged, modes_kept(self.model):
             yield self.model
@@ -456,9 +446,8 @@ class Run:
         with self.shown() as model:
             results = self.reporting.evaluate(model)
         if not isinstance(results, Mapping):
-            raise ArgumentError(
-                "evaluate", "to return a mapping from names to numbers", got=results
-            )
+            allowed = "to return a mapping from names to numbers"
+            raise ArgumentError("evaluate", allowed, got=results)
         return {name: float(value) for name, value in results.items()}
 
     def _release_held_out(self) -> dict[str, float]:
@@ -511,10 +500,7 @@ class Run:
                 self.digests.clear()
 
     def state(self) -> dict[str, Any]:
-        """Everything needed to resume, as tensors and plain values.
-
-        Complete only in the first process.
-        """
+        """Everything needed to resume, as plain values; complete only in the first process."""
         processes, keep, schedule = self.processes, self.processes.rank == 0, self.scheduler
         with processes.watched():
             model = whole_state(self.model.state_dict(), keep=keep)
@@ -598,12 +584,8 @@ class Run:
                 hint=f"Start again in an empty folder, or use {state['plan']}. {hint}",
             )
         if (state["records"], state["data"]) != (self.records.count, self.records.fingerprint()):
-            raise ArgumentError(
-                "train_set",
-                "with which this run was started",
-                shown="different records",
-                hint="Start again in an empty folder.",
-            )
+            same, hint = "with which this run was started", "Start again in an empty folder."
+            raise ArgumentError("train_set", same, shown="different records", hint=hint)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore a state, and go on after the steps that must not be repeated."""
@@ -642,10 +624,7 @@ class Run:
     def _random_state(
         self, state: dict[str, Any], purpose: Purpose, device: torch.device
     ) -> Tensor:
-        """The state of this process's generator.
-
-        If the number of processes changed, all but the first get a new one from the key.
-        """
+        """The state of this process's generator; a new one if the number of processes changed."""
         rank, kept = self.processes.rank, state[purpose.value]
         if rank == 0 or len(kept) == self.processes.count:
             return cast(Tensor, kept[rank]).cpu()
