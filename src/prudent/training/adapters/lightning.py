@@ -54,7 +54,7 @@ def make_private(
         module,
         configure_optimizers=lambda self: privacy.configured(configure()),
         configure_callbacks=lambda self: [*pytree.tree_leaves(callbacks()), privacy],
-        watch=lambda self, losses: privacy.optimizer and privacy.optimizer.watch(losses),
+        watch=lambda self, losses: privacy.watch(losses),
     )
     return module, prepared.loader
 
@@ -66,6 +66,10 @@ class _Privacy(Callback):
         self.preparation, self.delta = preparation, delta
         # Another `fit` gets the same one, so that no step is forgotten and no noise repeated.
         self.optimizer: private.PrivateOptimizer | None = None
+
+    def watch(self, losses: torch.Tensor) -> None:
+        if self.optimizer is not None:
+            self.optimizer.watch(losses)
 
     def configured(self, configuration: Any) -> Any:
         """What `configure_optimizers` returns, with the optimizer made private."""

@@ -446,8 +446,9 @@ class Run:
         with self.shown() as model:
             results = self.reporting.evaluate(model)
         if not isinstance(results, Mapping):
-            allowed = "to return a mapping from names to numbers"
-            raise ArgumentError("evaluate", allowed, got=results)
+            raise ArgumentError(
+                "evaluate", "to return a mapping from names to numbers", got=results
+            )
         return {name: float(value) for name, value in results.items()}
 
     def _release_held_out(self) -> dict[str, float]:
