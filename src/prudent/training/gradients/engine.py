@@ -24,8 +24,7 @@ from prudent._validate import ArgumentError
 from prudent.training.gradients.capture import Capture, checkpoints_become, without_checkpoint
 from prudent.training.gradients.factors.contributions import Dense, by_record
 from prudent.training.gradients.factors.norms import lengths
-from prudent.training.gradients.factors.recurrent import refuse_packed
-from prudent.training.gradients.factors.rules import without_fused_attention
+from prudent.training.gradients.factors.rules import refuse_packed, without_fused_attention
 from prudent.training.gradients.factors.tape import (
     FormTape,
     NormTape,
