@@ -6,13 +6,12 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from torch import nn
-from torch.optim.lr_scheduler import ConstantLR
 from torch.utils.data import DataLoader
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.training.adapters import private
-from prudent.training.plan import RELEASED, Plan
+from prudent.training.plan import RELEASED
 from prudent.training.sampling import PoissonLoader
 
 Module = TypeVar("Module", bound=LightningModule)
@@ -27,7 +26,6 @@ def make_private(
     loader: DataLoader[Any],
     *,
     model: nn.Module | None = None,
-    plan: Plan | None = None,
     delta: float | None = None,
     **options: Any,
 ) -> tuple[Module, PoissonLoader]:
@@ -46,7 +44,7 @@ def make_private(
         charged: they must not leave the data's owner, and what would follow them is refused at the
         first step. Steps taken after the checkpoint that a run resumes from are not in it.
     """
-    options |= {"plan": plan, "delta": delta if plan is None else None}
+    options["delta"] = delta if options.get("plan") is None else None
     prepared = private.prepare(module if model is None else model, loader, **options)
     privacy = _Privacy(prepared, delta)
     configure, callbacks = module.configure_optimizers, module.configure_callbacks
@@ -54,7 +52,7 @@ def make_private(
         module,
         configure_optimizers=lambda self: privacy.configured(configure()),
         configure_callbacks=lambda self: [*pytree.tree_leaves(callbacks()), privacy],
-        watch=lambda self, losses: privacy.watch(losses),
+        watch=lambda self, losses: privacy.optimizer and privacy.optimizer.watch(losses),
     )
     return module, prepared.loader
 
@@ -65,11 +63,7 @@ class _Privacy(Callback):
     def __init__(self, preparation: private.Preparation, delta: float | None) -> None:
         self.preparation, self.delta = preparation, delta
         # Another `fit` gets the same one, so that no step is forgotten and no noise repeated.
-        self.optimizer: private.PrivateOptimizer | None = None
-
-    def watch(self, losses: torch.Tensor) -> None:
-        if self.optimizer is not None:
-            self.optimizer.watch(losses)
+        self.optimizer: Any = None
 
     def configured(self, configuration: Any) -> Any:
         """What `configure_optimizers` returns, with the optimizer made private."""
@@ -81,7 +75,7 @@ class _Privacy(Callback):
         self.optimizer.wrap(given[0])
         for scheduler in (leaf for leaf in leaves if hasattr(leaf, "optimizer")):
             scheduler.optimizer = self.optimizer  # else Lightning refuses it
-            ConstantLR(self.optimizer, factor=1.0)  # marks its steps, as torch wants
+            torch.optim.lr_scheduler.ConstantLR(self.optimizer, factor=1.0)  # marks its steps
         leaves = [self.optimizer if leaf is given[0] else leaf for leaf in leaves]
         return pytree.tree_unflatten(leaves, form)
 
@@ -118,9 +112,9 @@ class _Privacy(Callback):
                     raise ArgumentError("monitor", allowed, shown=shown, why=why, hint=hint)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        for name, value in self.optimizer.released.items() if self.optimizer else ():
+        for name, value in self.optimizer.released.items():
             pl_module.log(name, value, on_step=True, on_epoch=False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.optimizer is not None and self.delta is not None:
+        if self.delta is not None:
             pl_module.log("epsilon", self.optimizer.epsilon(self.delta), prog_bar=True)
