@@ -41,8 +41,7 @@ from prudent.training.run.reading import RunRecords
 from prudent.training.step import check_parameter_types
 
 BatchLoss = Callable[[Any, Any], Tensor]
-_NEAR = 1e-3
-"""Relative difference that rounding does not explain."""
+_NEAR = 1e-3  # relative difference that rounding does not explain
 
 
 class Severity(Choice):
@@ -219,18 +218,14 @@ def _loss_problems(subject: _Subject) -> Iterator[Finding]:
 
 def _kind_of(subject: _Subject, outputs: Any, losses: Tensor) -> LossKind | None:
     """The kind of a loss; None if the term of a record depends on others."""
-    gradients = None  # of a loss that make_private refuses
-    with contextlib.suppress(ArgumentError):
-        gradients = _output_gradients(subject, outputs, subject.targets)
-    if losses.ndim == 0 and not (
-        gradients is None or any(subject.has_rows(leaf) and bool(leaf.any()) for leaf in gradients)
-    ):
-        return LossKind.MEAN  # computed by the model: make_private reduces it as declared
     everywhere = partial(subject.first, everywhere=True)
     with contextlib.suppress(ArgumentError):  # as make_private refuses the loss
-        whole, repeated, alone = (
+        whole = _output_gradients(subject, outputs, subject.targets)
+        if not (losses.ndim or any(subject.has_rows(leaf) and bool(leaf.any()) for leaf in whole)):
+            return LossKind.MEAN  # computed by the model: make_private reduces it as declared
+        repeated, alone = (
             _output_gradients(subject, change(outputs), change(subject.targets))
-            for change in (_cloned, everywhere, subject.first)
+            for change in (everywhere, subject.first)
         )
         if _same(subject.first(whole), subject.first(repeated)):
             ratio = _ratio(subject.first(repeated), alone)
@@ -437,8 +432,8 @@ def _norm_alone(subject: _Subject, place: int) -> Tensor:
     trained = [p for p in model.parameters() if p.requires_grad]
     loss = subject.loss(run_on(model, inputs), targets).sum()
     gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-    lengths = [torch.linalg.vector_norm(g) for g in gradients if g is not None]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(lengths))
+    found = [each.flatten() for each in gradients if each is not None]
+    norm: Tensor = torch.linalg.vector_norm(torch.cat(found))
     return norm
 
 
@@ -490,9 +485,6 @@ def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = Fals
             neither noised nor charged, so they must be public or made up.
         made_up: Use only the shapes and types of the batch, and make its records up; then any batch
             will do. Their integers are 0 or 1.
-
-    Returns:
-        The findings, each with a fix.
     """
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.function(loss=loss)
@@ -525,11 +517,8 @@ def _alternating(leaf: Tensor) -> Tensor:
     return ((rows + places) % 2).to(leaf.dtype)
 
 
-_MOST_GROUPS, _LEAST_CHANNELS = 32, 4
-
-
 def replace_unsupported_layers(model: nn.Module) -> list[str]:
-    """Replace in place what can be replaced of layers that no engine accepts.
+    """Replace in place what can be replaced of layers that no engine accepts; says what was done.
 
     Parameters stay the same objects under the same names, so an optimizer over them stays valid.
     A normalisation that was put into evaluation mode within a model in training mode uses its
@@ -543,9 +532,6 @@ def replace_unsupported_layers(model: nn.Module) -> list[str]:
     | `Embedding` with `max_norm` or `scale_grad_by_freq` | both are unset |
     | `RReLU` | `LeakyReLU` with its mean slope |
     | trained parameters in half precision | the model in single precision |
-
-    Returns:
-        What was done, a sentence per layer.
     """
     done, instead = [], {}
     for layer in model.modules():
@@ -578,7 +564,7 @@ def _group_norm(layer: Any) -> nn.Module | None:
     flat = isinstance(layer, nn.BatchNorm1d)  # of one value in a group nothing would be left
     if flat and channels == 1:
         return None
-    most = 1 if flat else min(_MOST_GROUPS, max(1, channels // _LEAST_CHANNELS))
+    most = 1 if flat else min(32, max(1, channels // 4))
     groups = next(groups for groups in range(most, 0, -1) if channels % groups == 0)
     return nn.GroupNorm(groups, channels, eps=layer.eps, affine=layer.affine)
 
@@ -593,9 +579,6 @@ _INSTEAD: tuple[tuple[type[nn.Module], Callable[..., nn.Module | None]], ...] = 
     (norm_base, _untracked),
     (nn.RReLU, lambda layer: nn.LeakyReLU((layer.lower + layer.upper) / 2, layer.inplace)),
 )
-
-
-_STEP = 0.02
 
 
 def gradient_norms(
@@ -713,8 +696,8 @@ def suggest_aggregation(
         failure=failure,
         trim=AdaptiveTrim(
             first=trim,
-            up=_STEP,
-            down=_STEP * (1 - pass_probability) / pass_probability,
+            up=0.02,
+            down=0.02 * (1 - pass_probability) / pass_probability,
             most=max(0.5, trim),
         ),
     )
