@@ -539,7 +539,7 @@ def test_a_step_replays_itself():
             plan, model, cross_entropy, expected_batch=40, key=Key(bytes(32)), cuda_graph=graph
         )
         runs.append(released(made, batches_of(6)))
-        assert (made._in_turn is None) == (graph is False)
+        assert (made._run is None) == (graph is False)
         assert graph is False or len(made._run._graphs) == 1
     for mine, expected in zip(*runs, strict=True):
         torch.testing.assert_close(mine, expected)
@@ -675,7 +675,7 @@ def test_exchanges_over_nccl_wait_for_no_device(nccl, graph):
                 found += [parameter.grad.clone() for parameter in made.model.parameters()]
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        assert (made._in_turn is None) == (graph is False)
+        assert (made._run is None) == (graph is False)
         runs.append(found)
     for mine, expected in zip(*runs, strict=True):
         torch.testing.assert_close(mine, expected)
