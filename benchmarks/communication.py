@@ -24,7 +24,7 @@ from benchmarks.models import tutorial_cnn
 from prudent.accounting import GaussianTest
 from prudent.training import Chunk, Key, Plan, PoissonSampler, ProposeTestRelease, Step
 from prudent.training.aggregation import Decision
-from prudent.training.parallel.processes import DistributedGroup, Processes
+from prudent.training.parallel import DistributedGroup, Processes
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- processes: begin -->", "<!-- processes: end -->"

@@ -38,7 +38,7 @@ from benchmarks.step_speed import opacus_ghost
 from prudent.accounting import GaussianTest
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.engine import run_on
-from prudent.training.parallel.processes import DistributedGroup, Processes, is_first, local_device
+from prudent.training.parallel import DistributedGroup, Processes, is_first, local_device
 
 CLIP, RATE = 1.0, 0.01
 _SLOW = 300.0  # milliseconds from which a step is repeated less often

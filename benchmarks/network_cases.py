@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from benchmarks.image_networks import MobileNet, UNet
 from benchmarks.large_networks import Adapted, resnet18, resnet50
 from benchmarks.other_networks import AudioNetwork, ClickNetwork, GraphNetwork
-from prudent.training.checking.check import replace_unsupported_layers
+from prudent.training.checking import replace_unsupported_layers
 
 TOY_TOKENS, TOY_LENGTH, LENGTH = 97, 16, 256
 

@@ -28,7 +28,7 @@ from prudent.records import reader
 from prudent.records.people import Unit
 from prudent.training import Execution, HeldOut, Key, Plan, Sum, fit, make_private
 from prudent.training.keystream import StepRandomness
-from prudent.training.run.held_out import HeldOutRecords
+from prudent.training.run.reading import HeldOutRecords
 from prudent.training.sampling import PoissonSampler
 from tests.differential import drawing, odd
 

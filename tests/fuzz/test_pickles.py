@@ -29,7 +29,7 @@ SUSPECT = re.compile(rf"\b({'|'.join(map(re.escape, WORDS))})\b")
 """A source without any of these words has no fault; parsing all of them takes seconds."""
 OWN = {
     "records/containers.py": "hashes the pickle of a value that it cannot describe otherwise",
-    "training/parallel/processes.py": "asks whether its own error can be sent to another process",
+    "training/parallel.py": "asks whether its own error can be sent to another process",
 }
 """Sources that pickle what they made themselves, each with its reason."""
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import prudent
 from prudent import ArgumentError
-from prudent.training.checking.check import LossKind, Severity, check
+from prudent.training.checking import LossKind, Severity, check
 
 RECORDS = 6
 

@@ -26,7 +26,7 @@ from prudent.training import (
 from prudent.training import noise as noise_module
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import DeviceNoise, HostNoise, StepState
-from prudent.training.parallel.processes import DistributedGroup
+from prudent.training.parallel import DistributedGroup
 from prudent.training.run.run import Run
 from tests.servers import free_port
 from tests.training import worlds
@@ -539,7 +539,7 @@ def test_a_step_replays_itself():
             plan, model, cross_entropy, expected_batch=40, key=Key(bytes(32)), cuda_graph=graph
         )
         runs.append(released(made, batches_of(6)))
-        assert (made._in_turn is None) == (graph is False)
+        assert (made._run is None) == (graph is False)
         assert graph is False or len(made._run._graphs) == 1
     for mine, expected in zip(*runs, strict=True):
         torch.testing.assert_close(mine, expected)
@@ -675,7 +675,7 @@ def test_exchanges_over_nccl_wait_for_no_device(nccl, graph):
                 found += [parameter.grad.clone() for parameter in made.model.parameters()]
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        assert (made._in_turn is None) == (graph is False)
+        assert (made._run is None) == (graph is False)
         runs.append(found)
     for mine, expected in zip(*runs, strict=True):
         torch.testing.assert_close(mine, expected)

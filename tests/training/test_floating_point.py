@@ -20,9 +20,15 @@ from torch import nn
 from prudent.accounting import DiscreteLaplaceTest, LaplaceTest, Reveals
 from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step, Sum
 from prudent.training.keystream import Key, Purpose, normals
-from prudent.training.noise import HostNoise, StepState
-from prudent.training.parallel.processes import Processes
-from prudent.training.rounding import _relative_errors, rounded, spacing_of, with_rounding
+from prudent.training.noise import (
+    HostNoise,
+    StepState,
+    _relative_errors,
+    rounded,
+    spacing_of,
+    with_rounding,
+)
+from prudent.training.parallel import Processes
 
 CPU = torch.device("cpu")
 DRAWS = 1 << 17

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from prudent.training import Plan, Sum, make_private
-from prudent.training.checking.check import replace_unsupported_layers
+from prudent.training.checking import replace_unsupported_layers
 
 PLAN = Plan(sampling_rate=0.5, steps=4, aggregation=Sum(clip=1.0, noise_multiplier=1e-6))
 

@@ -12,8 +12,15 @@ from prudent.accounting import DiscreteGaussianTest, DiscreteLaplaceTest, Gaussi
 from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step, Sum
 from prudent.training import noise as noise_module
 from prudent.training.keystream import Key, Purpose, Stream, normals
-from prudent.training.noise import DeviceNoise, HostNoise, StepState, margin_noise, noise_on
-from prudent.training.rounding import rounded, spacing_of
+from prudent.training.noise import (
+    DeviceNoise,
+    HostNoise,
+    StepState,
+    margin_noise,
+    noise_on,
+    rounded,
+    spacing_of,
+)
 
 TEST = Key.from_seed(11).stream(Purpose.TEST)
 TESTS = (LaplaceTest(1.5), GaussianTest(3.0), DiscreteLaplaceTest(1.5), DiscreteGaussianTest(3.0))

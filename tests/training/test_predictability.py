@@ -14,7 +14,7 @@ from torch import nn
 from prudent.training import Execution, Plan, Reporting, Sum, fit
 from prudent.training import step as step_module
 from prudent.training.adapters.federated import RoundRelease
-from prudent.training.rounding import noise_factor
+from prudent.training.noise import noise_factor
 from tests.oracles import linear_attack as attack
 from tests.training.gradients.oracle import cross_entropy
 

@@ -16,8 +16,7 @@ from prudent.training.gradients.factors.contributions import Outer
 from prudent.training.gradients.factors.norms import lengths, squared_norms
 from prudent.training.gradients.factors.products import cut_product, shortened
 from prudent.training.keystream import Key
-from prudent.training.noise import DeviceNoise, HostNoise
-from prudent.training.rounding import SUMS, noise_factor
+from prudent.training.noise import SUMS, DeviceNoise, HostNoise, noise_factor
 
 TOKENS = 40
 

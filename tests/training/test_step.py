@@ -22,7 +22,7 @@ from prudent.training import (
 )
 from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.keystream import Key, Purpose, normals
-from prudent.training.rounding import noise_factor, rounded
+from prudent.training.noise import noise_factor, rounded
 from tests.training.gradients.oracle import alone, cross_entropy
 
 RECORDS, BATCH, SILENT, SEED = 23, 16.0, 1e-6, 5

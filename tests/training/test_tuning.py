@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from prudent.training import Plan, PoissonSampler, ProposeTestRelease
-from prudent.training.checking.suggestion import gradient_norms, suggest_aggregation
+from prudent.training.checking import gradient_norms, suggest_aggregation
 from prudent.training.keystream import Key, Purpose
 from tests.training.gradients.oracle import cross_entropy
 

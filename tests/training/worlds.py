@@ -44,8 +44,7 @@ from prudent.training import (
     fit,
 )
 from prudent.training.keystream import Key
-from prudent.training.parallel.processes import DistributedGroup, Processes, join
-from prudent.training.parallel.sharding import whole
+from prudent.training.parallel import DistributedGroup, Processes, join, whole
 from prudent.training.run import execution
 from tests.archives import save_easy_classes
 from tests.servers import free_port

@@ -9,10 +9,10 @@ from prudent.training.aggregation import Mean as Mean
 from prudent.training.aggregation import ProposeTestRelease as ProposeTestRelease
 from prudent.training.aggregation import Sum as Sum
 from prudent.training.aggregation import TrimmedSum as TrimmedSum
-from prudent.training.checking.check import CheckReport as CheckReport
-from prudent.training.checking.check import check as check
-from prudent.training.checking.suggestion import gradient_norms as gradient_norms
-from prudent.training.checking.suggestion import suggest_aggregation as suggest_aggregation
+from prudent.training.checking import CheckReport as CheckReport
+from prudent.training.checking import check as check
+from prudent.training.checking import gradient_norms as gradient_norms
+from prudent.training.checking import suggest_aggregation as suggest_aggregation
 from prudent.training.chunk import Chunk as Chunk
 from prudent.training.keystream import Key as Key
 from prudent.training.plan import HeldOut as HeldOut

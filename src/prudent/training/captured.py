@@ -65,10 +65,9 @@ class Captured:
     default generator, as dropout draws them, follow its seed at every replay, as without a graph.
 
     A graph repeats the branches that the function took by numbers drawn on the host; others that
-    recur get a graph as well, if graphs share memory. They also share their results, which may be
-    as large as a model: every graph writes to the result of the first, if the forms are equal. Only
-    some shapes and branches get a graph; others, and functions that cannot be captured, run as they
-    are.
+    recur get a graph as well. Graphs share their memory and their results, which may be as large as
+    a model: every graph writes to the result of the first, if the forms are equal. Only some shapes
+    and branches get a graph; others, and functions that cannot be captured, run as they are.
 
     Args:
         function: Takes and returns trees of tensors on one CUDA device; what it returns is its own,
@@ -77,20 +76,13 @@ class Captured:
             changes in place are changed by every replay; what it does on the host happens once in
             a capture, and not in a replay. If what it depends on there changes, call `clear`.
         generators: Generators that the function draws from, besides torch's default.
-        shares: Whether a graph may use the memory of another, because one ends before the next
-            begins.
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        generators: Sequence[torch.Generator] = (),
-        *,
-        shares: bool = True,
+        self, function: Callable[..., Any], generators: Sequence[torch.Generator] = ()
     ) -> None:
         self._function = function
         self._generators = generators
-        self._shares = shares
         self._warned = False
         self.clear()
 
@@ -99,7 +91,7 @@ class Captured:
         self._calls: dict[Any, int] = {}
         self._graphs: dict[Any, list[_Graph]] = {}
         self._result: Any = None  # of the first graph; others overwrite it
-        self._pool = torch.cuda.graph_pool_handle() if self._shares else None
+        self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, fixed: Any, *arguments: Any) -> Any:
         """Return what the function returns."""
@@ -115,21 +107,17 @@ class Captured:
             # Branches that recur, as with LayerDrop, get graphs of their own.
             path = key, graphs[0].branches.now() if graphs else ()
             calls = self._calls[path] = self._calls.get(path, 0) + 1
-            if calls == _WARM_UP + 1 and (self._shares or not graphs) and self._has_room:
+            if calls == _WARM_UP + 1 and sum(map(len, self._graphs.values())) < _MOST:
                 graph = self._capture(fixed, arguments)
             if graph is None or not graph.branches.holds():
                 return self._function(fixed, *arguments)
             self._graphs[key] = [*graphs, graph]
         return graph.replay(pytree.tree_leaves(arguments))
 
-    @property
-    def _has_room(self) -> bool:
-        return sum(map(len, self._graphs.values())) < _MOST
-
     def _written(self, result: Any) -> Any:
         """The result of the first graph, overwritten by one of equal form; or this one itself."""
         places, tensors = pytree.tree_leaves(self._result), pytree.tree_leaves(result)
-        if not self._shares or _forms(places) != _forms(tensors):
+        if _forms(places) != _forms(tensors):
             return result
         for place, tensor in zip(places, tensors, strict=True):
             if isinstance(tensor, Tensor):
@@ -142,8 +130,7 @@ class Captured:
         inputs = pytree.tree_map_only(Tensor, torch.clone, arguments)
         default = torch.cuda.default_generators[torch.cuda.current_device()]
         before = [(each, each.get_state()) for each in (default, *self._generators)]
-        pool = torch.cuda.graph_pool_handle() if self._pool is None else self._pool
-        parts, branches = _Parts(pool, self._generators), Branches()
+        parts, branches = _Parts(self._pool, self._generators), Branches()
         host = torch.get_rng_state()
         try:
             with _no_collection(), branches.followed(), parts, placing or nullcontext():
@@ -157,8 +144,8 @@ class Captured:
             torch.set_rng_state(host)
             for generator, state in before:
                 _renew(generator, state)
-            if self._pool is not None:  # it cannot be used again while a part of it is held
-                self._pool = torch.cuda.graph_pool_handle()
+            # The pool cannot be used again while a part of it is held.
+            self._pool = torch.cuda.graph_pool_handle()
             if placing is None:  # every operation then takes longer to capture, so not at once
                 placing = PlacedNumbers()  # type: ignore[no-untyped-call]
                 return self._capture(fixed, arguments, placing)

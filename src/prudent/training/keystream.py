@@ -99,32 +99,15 @@ _TWISTER = 24, 624
 class Purpose(enum.Enum):
     """What random bits are used for; each purpose has its own streams."""
 
-    NOISE = "noise"
-    """The Gaussian noise on a sum."""
-
-    TEST = "test"
-    """The noise of a private test."""
-
-    SAMPLING = "sampling"
-    """Which records are in a batch."""
-
-    PARTS = "parts"
-    """Which records are in the parts that take turns."""
-
-    CORRUPTION = "corruption"
-    """Seeds of simulated attacks; no guarantee depends on them."""
-
-    MODEL = "model"
-    """What a model draws, such as the masks of dropout; see above."""
-
-    WATCH = "watch"
-    """The noise on a released loss."""
-
-    HELD_OUT = "held-out"
-    """The noise on what is released of held-out records."""
-
-    READING = "reading"
-    """Seeds for data sets that draw random numbers."""
+    NOISE = "noise"  # the Gaussian noise on a sum
+    TEST = "test"  # the noise of a private test
+    SAMPLING = "sampling"  # which records are in a batch
+    PARTS = "parts"  # which records are in the parts that take turns
+    CORRUPTION = "corruption"  # seeds of simulated attacks; no guarantee depends on them
+    MODEL = "model"  # what a model draws, such as the masks of dropout; see above
+    WATCH = "watch"  # the noise on a released loss
+    HELD_OUT = "held-out"  # the noise on what is released of held-out records
+    READING = "reading"  # seeds for data sets that draw random numbers
 
 
 class NoCopyMixin:

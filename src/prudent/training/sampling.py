@@ -32,7 +32,7 @@ from prudent.records.people import PeopleReader, Units
 from prudent.records.reader import RecordReader
 from prudent.training.gradients.output_guard import traced_batch
 from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
-from prudent.training.parallel.processes import Processes
+from prudent.training.parallel import Processes
 from prudent.training.run.charging import RunCharge
 
 _MOST_STEPS = 2.0**60  # blocks are numbered by 64 bits

@@ -1,6 +1,6 @@
 """One private step for any training loop: writes the noisy gradients of a batch to `.grad`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError, instance
-from prudent.training.captured import Captured, kind_of
+from prudent.training.captured import Captured
 from prudent.training.chunk import (
     Chunk,
     Corrupt,
     Corruption,
-    SequentialChunks,
     check_chunks,
     counted_once,
     record_ids,
@@ -26,19 +25,19 @@ from prudent.training.gradients.engine import Loss, Values
 from prudent.training.gradients.host_state import settings
 from prudent.training.gradients.record_streams import is_capturing
 from prudent.training.keystream import Key, ModelRandomness, Purpose, given_or_random
-from prudent.training.noise import StepState, add_correlated_, noise_on
-from prudent.training.parallel.processes import Processes, unwrapped
-from prudent.training.parallel.sharding import (
+from prudent.training.noise import StepState, add_correlated_, noise_factor, noise_on
+from prudent.training.parallel import (
+    Processes,
     check_mesh,
     has_shards,
     is_sharded,
     own_shard,
     reshard,
+    unwrapped,
     whole,
     without_gathering,
 )
 from prudent.training.plan import Plan
-from prudent.training.rounding import noise_factor
 
 SUM_ROUNDING = 1e-6
 """A bound on the rounding of a sum of losses, relative to the largest of one."""
@@ -193,14 +192,12 @@ class Step:
         self._repeated = repeated_ids()
         self.programs: list[Captured] = []
         self._made_for: Any = None
-        self._run: Callable[..., _Released] = self._release
-        self._in_turn: SequentialChunks | None = None
+        self._run: Captured | None = None
         # Steps with batches of the same shape must consist of the same operations.
         repeats = corrupt is None and not self.engine.recompute and not has_shards(model)
         if device.type == "cuda" and cuda_graph is not False and repeats:
-            self._run = captured = Captured(self._run)
-            self._in_turn = SequentialChunks(self._gradients)
-            self.programs += [captured, self._in_turn.captured]
+            self._run = Captured(self._release)
+            self.programs.append(self._run)
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
 
     @property
@@ -265,20 +262,11 @@ class Step:
     def _run_on(
         self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, most: int
     ) -> "_Released":
-        given = trim, chunks, words, most
+        given = values, trim, chunks, words, most
         reads = any(callable(leaf) for leaf in pytree.tree_leaves(chunks))
-        if reads or is_capturing():
-            return self._release(values, *given)
-        if self._in_turn is None:
-            return self._run(values, *given)
-        if len(set(map(kind_of, chunks))) > 1:  # chunks of different forms: a graph for each
-            trained = [name for name, value in self.model.named_parameters() if value.requires_grad]
-            released: _Released
-            total, released = self._in_turn(
-                values, trained, chunks, lambda norms, losses: self._decide(norms, losses, *given)
-            )
-            return released._replace(total=total)
-        released = self._run(values, *given)
+        if self._run is None or reads or is_capturing():
+            return self._release(*given)
+        released: _Released = self._run(*given)
         # The next replay overwrites what this one returned; the sum is used up before it.
         kept = StepOutcome(*(value.clone() for value in released.outcome))
         return released._replace(outcome=kept)
@@ -299,24 +287,7 @@ class Step:
         for chunk in chunks:
             batches.append(self._gradients(values, chunk, rows))
             rows += len(batches[-1].norms)
-        norms, losses = [batch.norms for batch in batches], [batch.losses for batch in batches]
-        parts, released = self._decide(norms, losses, trim, chunks, words, most)
-        total: Values = {}
-        for batch, part in zip(batches, parts, strict=True):
-            for name, value in batch.weighted_sum(part).items():
-                total[name] = total[name] + value if name in total else value
-        return released._replace(total=total)
-
-    def _decide(
-        self,
-        norms: list[Tensor],
-        losses: list[Tensor],
-        trim: Tensor,
-        chunks: tuple[Chunk, ...],
-        words: Tensor,
-        most: int,
-    ) -> "tuple[Sequence[Tensor], _Released]":
-        """The weights of each chunk's records, and what is released, but for their sum."""
+        norms = [batch.norms for batch in batches]
         policy = self.plan.aggregation.trim
         valid = counted_once(valid_rows(chunks, norms), record_ids(chunks))
         trimmed = policy.records(trim)
@@ -327,7 +298,7 @@ class Step:
             most,
             lambda norms, valid: self.plan.aggregation.decide(norms, valid, trimmed, words),
         )
-        all_losses = torch.cat(losses).detach()
+        all_losses = torch.cat([batch.losses for batch in batches]).detach()
         outcome = StepOutcome(
             passed=decision.passed,
             trim=trimmed,
@@ -339,7 +310,11 @@ class Step:
         )
         trim = policy.next(trim, decision.passed, self.expected_batch)
         parts = torch.split(decision.weights.double(), [len(each) for each in norms])
-        return parts, _Released({}, decision.scale, trim, outcome)
+        total: Values = {}
+        for batch, part in zip(batches, parts, strict=True):
+            for name, value in batch.weighted_sum(part).items():
+                total[name] = total[name] + value if name in total else value
+        return _Released(total, decision.scale, trim, outcome)
 
     def _gradients(self, values: Values, chunk: Chunk, first: int) -> Gradients:
         """The gradients of a chunk; `first` is the number of its first row."""

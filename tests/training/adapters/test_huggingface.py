@@ -32,8 +32,8 @@ from prudent.records import PUBLIC
 from prudent.records.people import Units
 from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
 from prudent.training.adapters.huggingface import PrivateTrainer
-from prudent.training.adapters.huggingface.records import LogicalRecords, examples_of, padded
 from prudent.training.adapters.huggingface.settings import REFUSALS, check_optimizer, check_reach
+from prudent.training.adapters.huggingface.trainer import LogicalRecords, examples_of, padded
 from prudent.training.gradients import BookKeeping
 from prudent.training.sampling import Draw
 

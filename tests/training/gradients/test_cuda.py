@@ -12,7 +12,7 @@ from prudent.training.gradients.factors import kernels, products
 from prudent.training.gradients.factors.contributions import Outer, as_it_is
 from prudent.training.gradients.factors.norms import squared_norms
 from prudent.training.gradients.factors.products import shortened
-from prudent.training.rounding import SUMS
+from prudent.training.noise import SUMS
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.gradients.test_large_models import MODELS, batch, set_checkpointed
 

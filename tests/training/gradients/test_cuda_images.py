@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from prudent.training.gradients import BookKeeping
-from prudent.training.gradients.factors import convolution, kernels, layers
+from prudent.training.gradients.factors import kernels, layers
 from prudent.training.gradients.factors.contributions import Dense
 from prudent.training.gradients.factors.kernels import Geometry
 from tests.training.gradients.oracle import cross_entropy
@@ -115,7 +115,7 @@ def test_patches(kernel, stride, padding, dilation, size):
     expected = geometry.patches(values)
     assert torch.equal(kernels.image_patches(values, geometry, cut=False), expected)
     cut = kernels.image_patches(values, geometry, cut=True)
-    assert torch.equal(cut, convolution.shortened(expected))
+    assert torch.equal(cut, layers.shortened(expected))
     strips, begins = kernels.row_strips(values, geometry)
     rows = expected.view(3, -1, kernel[0], kernel[1] * 24)
     for index, begin in enumerate(begins):
@@ -153,7 +153,7 @@ def network() -> nn.Module:
 def test_a_model_is_the_same_with_channels_last(monkeypatch, autocast, strips):
     model, inputs = network(), images(6, 3, 16, 16).contiguous()
     targets, weights = torch.arange(6).cuda() % 5, torch.linspace(0, 1, 6).cuda()
-    monkeypatch.setattr(convolution, "_LARGE", 0 if strips else 1 << 40)
+    monkeypatch.setattr(layers, "_LARGE", 0 if strips else 1 << 40)
     normalised = []
 
     def watched(*args):
@@ -163,7 +163,7 @@ def test_a_model_is_the_same_with_channels_last(monkeypatch, autocast, strips):
     monkeypatch.setattr(layers, "group_norm", watched)
 
     def answered(many):
-        monkeypatch.setattr(convolution, "_MANY", many)
+        monkeypatch.setattr(layers, "_MANY", many)
         gradients = BookKeeping(model, cross_entropy, autocast=autocast)(model, inputs, targets)
         norms = gradients.norms
         return norms, gradients.weighted_sum(weights)
@@ -181,7 +181,7 @@ def test_a_model_is_the_same_with_channels_last(monkeypatch, autocast, strips):
 
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
 def test_no_record_adds_more_than_its_norm(monkeypatch, autocast):
-    monkeypatch.setattr(convolution, "_MANY", 0)
+    monkeypatch.setattr(layers, "_MANY", 0)
     model, inputs, targets = network(), images(6, 3, 16, 16), torch.arange(6).cuda() % 5
     for record in range(6):
         gradients = BookKeeping(model, cross_entropy, autocast=autocast)(model, inputs, targets)

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from prudent.training.gradients import BookKeeping, Materialised
-from prudent.training.gradients.factors.experts import (
+from prudent.training.gradients.factors.contributions import (
     Routed,
     grouped_product,
 )

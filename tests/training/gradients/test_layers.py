@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent.training.gradients import BookKeeping, Engine, Materialised
-from prudent.training.gradients.factors import convolution
+from prudent.training.gradients.factors import layers
 from prudent.training.gradients.factors.products import shortened
 from tests.tiers import examples
 from tests.training.gradients.oracle import alone, assert_agrees, squares
@@ -99,25 +99,25 @@ def test_convolution_of_the_library(monkeypatch, layer, shape):
 @pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS, ids=lambda value: repr(value)[:60])
 def test_convolution_in_pieces(monkeypatch, layer, shape, cached):
     """A few images at a time, in memory that is used again; or each alone, if it is too large."""
-    monkeypatch.setattr(convolution, "_CACHED", cached)
-    monkeypatch.setattr(convolution, "_scratch", convolution._Scratch())
+    monkeypatch.setattr(layers, "_CACHED", cached)
+    monkeypatch.setattr(layers, "_scratch", layers._Scratch())
     model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
     check(BookKeeping, model, torch.randn(7, *shape), 7)
-    held = convolution._scratch._held
+    held = layers._scratch._held
     assert all(len(memory) == cached for memory in held.values())
 
 
 @pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS, ids=lambda value: repr(value)[:60])
 def test_convolution_with_the_adjoint_of_the_library(monkeypatch, layer, shape):
     """What runs on x86 in single precision."""
-    monkeypatch.setattr(convolution, "_has_fast_adjoint", lambda gradient: True)
+    monkeypatch.setattr(layers, "_has_fast_adjoint", lambda gradient: True)
     model = nn.Sequential(nn.GroupNorm(1, shape[0]), layer, nn.Tanh())
     check(BookKeeping, model, torch.randn(4, *shape), 4)
 
 
 def test_one_channel_on_x86(monkeypatch):
     """The library returns channels first, which torch pools slowly; and an image, not a view."""
-    monkeypatch.setattr(convolution, "_has_fast_adjoint", lambda gradient: True)
+    monkeypatch.setattr(layers, "_has_fast_adjoint", lambda gradient: True)
     strides, pool = [], nn.functional.max_pool2d
 
     def pooled(x, *arguments, **settings):  # outside the model, whose own lists are put back
@@ -135,13 +135,11 @@ def test_one_channel_on_x86(monkeypatch):
 def test_convolution_with_short_factors(monkeypatch, sizes):
     """TF32 as a GPU computes it: the norm stays that of what is summed."""
     channels, outputs, side = sizes
-    rules, convolution = (
-        f"prudent.training.gradients.factors.{m}" for m in ("rules", "convolution")
-    )
+    rules, layers = (f"prudent.training.gradients.factors.{m}" for m in ("rules", "layers"))
     monkeypatch.setattr(f"{rules}._multiplies_patches", lambda images: False)
-    monkeypatch.setattr(f"{convolution}._cuts_factors", lambda *factors: True)
+    monkeypatch.setattr(f"{layers}._cuts_factors", lambda *factors: True)
     monkeypatch.setattr(
-        f"{convolution}.short_product", lambda left, right: shortened(left) @ shortened(right)
+        f"{layers}.short_product", lambda left, right: shortened(left) @ shortened(right)
     )
     model = nn.Sequential(nn.Conv2d(channels, outputs, 3, padding=1, bias=False), nn.Flatten())
     model, inputs = model.float(), torch.randn(3, channels, side, side).float()

@@ -15,7 +15,7 @@ from prudent.accounting.group_privacy import event_at_distance
 from prudent.records.people import Unit, Units
 from prudent.training import Execution, Key, Step, fit
 from prudent.training.run.charging import _steps
-from prudent.training.run.held_out import HeldOutRecords
+from prudent.training.run.reading import HeldOutRecords
 from prudent.training.run.run import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::prudent._warning.PredictableNoiseWarning")

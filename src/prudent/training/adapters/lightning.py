@@ -6,20 +6,12 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from torch import nn
-from torch.optim.lr_scheduler import ConstantLR
 from torch.utils.data import DataLoader
-from typing_extensions import override
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
-from prudent.training.adapters.private import (
-    Preparation,
-    PrivateOptimizer,
-    opacus_migration_errors,
-    prepare,
-    specialise,
-)
-from prudent.training.plan import RELEASED, Plan
+from prudent.training.adapters import private
+from prudent.training.plan import RELEASED
 from prudent.training.sampling import PoissonLoader
 
 Module = TypeVar("Module", bound=LightningModule)
@@ -28,13 +20,12 @@ _RELEASED = {("on_train_batch_end", name + end) for name in RELEASED for end in 
 _RELEASED |= {("on_train_epoch_end", "epsilon")}  # what is logged: by which hook, which name
 
 
-@opacus_migration_errors(module=None, noise_multiplier=None)
+@private.opacus_migration_errors(module=None, noise_multiplier=None)
 def make_private(
     module: Module,
     loader: DataLoader[Any],
     *,
     model: nn.Module | None = None,
-    plan: Plan | None = None,
     delta: float | None = None,
     **options: Any,
 ) -> tuple[Module, PoissonLoader]:
@@ -43,66 +34,56 @@ def make_private(
         module, loader = make_private(module, loader, epsilon=3.0, delta=1e-5, epochs=10)
         Trainer(max_epochs=10).fit(module, loader)
 
-    Schedulers act on the optimizer of `configure_optimizers`, which is made private. After every
-    epoch the ε so far is logged as "epsilon", and what the plan releases besides the model under
-    its name: "train_loss" of the losses that `training_step` passes to `self.watch`,
-    "held_out_accuracy" or "held_out_loss". Callbacks and schedulers may monitor these.
-
-    The arguments are those of `prudent.make_private`; with a plan, `delta` is the δ at which ε is
-    logged. `model` is what `training_step` calls on a batch, if it is not the module itself.
+    The ε so far is logged after every epoch as "epsilon"; what the plan releases under its name:
+    "train_loss" of the losses passed to `self.watch`, "held_out_accuracy" or "held_out_loss".
+    Callbacks and schedulers may monitor these. The arguments are those of `prudent.make_private`;
+    with a plan, `delta` is that of the ε. `model` is what `training_step` calls, if not the module.
 
     Guarantee:
         As for `prudent.make_private`. Values that `training_step` logs are neither released nor
         charged: they must not leave the data's owner, and what would follow them is refused at the
         first step. Steps taken after the checkpoint that a run resumes from are not in it.
     """
-    options |= {"plan": plan, "delta": delta if plan is None else None}
-    privacy = _Privacy(prepare(module if model is None else model, loader, **options), delta)
+    options["delta"] = delta if options.get("plan") is None else None
+    prepared = private.prepare(module if model is None else model, loader, **options)
+    privacy = _Privacy(prepared, delta)
     configure, callbacks = module.configure_optimizers, module.configure_callbacks
-    specialise(
+    private.specialise(
         module,
         configure_optimizers=lambda self: privacy.configured(configure()),
         configure_callbacks=lambda self: [*pytree.tree_leaves(callbacks()), privacy],
-        watch=lambda self, losses: privacy.watch(losses),
+        watch=lambda self, losses: privacy.optimizer and privacy.optimizer.watch(losses),
     )
-    return module, privacy.preparation.loader
+    return module, prepared.loader
 
 
 class _Privacy(Callback):
     """Makes the optimizer of a module private, checks its trainer, and logs what is released."""
 
-    def __init__(self, preparation: Preparation, delta: float | None) -> None:
+    def __init__(self, preparation: private.Preparation, delta: float | None) -> None:
         self.preparation, self.delta = preparation, delta
         # Another `fit` gets the same one, so that no step is forgotten and no noise repeated.
-        self.optimizer: PrivateOptimizer | None = None
-
-    def watch(self, losses: torch.Tensor) -> None:
-        """Hand over the losses of a batch, once there is an optimizer."""
-        if self.optimizer is not None:
-            self.optimizer.watch(losses)
+        self.optimizer: Any = None
 
     def configured(self, configuration: Any) -> Any:
         """What `configure_optimizers` returns, with the optimizer made private."""
         leaves, form = pytree.tree_flatten(configuration)
         given = [leaf for leaf in leaves if isinstance(leaf, torch.optim.Optimizer)]
         if len(given) != 1:
-            allowed = "to return one optimizer"
-            raise ArgumentError("configure_optimizers", allowed, shown=str(len(given)))
-        self.optimizer = self.optimizer or PrivateOptimizer(given[0], self.preparation)
+            raise ArgumentError("configure_optimizers", "to return one optimizer", got=len(given))
+        self.optimizer = self.optimizer or private.PrivateOptimizer(given[0], self.preparation)
         self.optimizer.wrap(given[0])
         for scheduler in (leaf for leaf in leaves if hasattr(leaf, "optimizer")):
-            # Lightning wants the optimizer that it was given, and torch that its steps are marked.
-            scheduler.optimizer = self.optimizer
-            ConstantLR(self.optimizer, factor=1.0)
-        private = [self.optimizer if leaf is given[0] else leaf for leaf in leaves]
-        return pytree.tree_unflatten(private, form)
+            scheduler.optimizer = self.optimizer  # else Lightning refuses it
+            torch.optim.lr_scheduler.ConstantLR(self.optimizer, factor=1.0)  # marks its steps
+        leaves = [self.optimizer if leaf is given[0] else leaf for leaf in leaves]
+        return pytree.tree_unflatten(leaves, form)
 
-    @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
         steps, taken = self.preparation.charge.plan.steps, trainer.estimated_stepping_batches
-        finders = LearningRateFinder, BatchSizeFinder
+        finders = LearningRateFinder | BatchSizeFinder
         found = [each for each in trainer.callbacks if isinstance(each, finders)]
         parts, clip = trainer.accumulate_grad_batches, trainer.gradient_clip_val
         for name, allowed, value, is_allowed in (
@@ -116,32 +97,24 @@ class _Privacy(Callback):
             if not is_allowed:
                 raise ArgumentError(name, allowed, shown=str(value))
 
-    @override
-    def on_before_backward(
-        self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor
-    ) -> None:
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         # Before the step releases anything; training_step has logged what it logs.
         found = (each.meta for each in trainer.fit_loop.epoch_loop._results.values())
         names = {meta.name for meta in found if (meta.fx, meta.name) not in _RELEASED}
-        plateaus = [each for each in trainer.lr_scheduler_configs if each.reduce_on_plateau]
-        for follower in (*trainer.callbacks, *plateaus):
+        for follower in (*trainer.callbacks, *trainer.lr_scheduler_configs):
             file, monitor = str(getattr(follower, "filename", "")), getattr(follower, "monitor", "")
             for name in (name + end for name in names for end in ("", "_step", "_epoch")):
                 if name == monitor or f"{{{name}}}" in file or f"{{{name}:" in file:
-                    raise ArgumentError(
-                        "monitor",
-                        "a result of validation on public records",
-                        shown=f"{name!r} in {type(follower).__name__}, which training has logged",
-                        why="it is neither released nor charged, and whatever follows it shows it",
-                        hint="Log it in validation_step, or release it: see prudent.HeldOut.",
-                    )
+                    shown = f"{name!r} in {type(follower).__name__}, which training has logged"
+                    why = "it is neither released nor charged, and whatever follows it shows it"
+                    hint = "Log it in validation_step, or release it: see prudent.HeldOut."
+                    allowed = "a result of validation on public records"
+                    raise ArgumentError("monitor", allowed, shown=shown, why=why, hint=hint)
 
-    @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        for name, value in self.optimizer.released.items() if self.optimizer else ():
+        for name, value in self.optimizer.released.items():
             pl_module.log(name, value, on_step=True, on_epoch=False)
 
-    @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.optimizer is not None and self.delta is not None:
+        if self.delta is not None:
             pl_module.log("epsilon", self.optimizer.epsilon(self.delta), prog_bar=True)

@@ -20,7 +20,7 @@ from prudent.accounting.relations import ZERO_OUT
 from prudent.budget import LedgerLike
 from prudent.records.people import Unit, Units
 from prudent.training.aggregation import Aggregation, Sum
-from prudent.training.checking.check import refuse_untrainable, replace_unsupported_layers
+from prudent.training.checking import replace_unsupported_layers
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import Engine, Formed, Gradients
 from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction, computed_outside
@@ -31,13 +31,14 @@ from prudent.training.gradients.engine import (
     Values,
     by_person,
     count_records,
+    modes_kept,
 )
 from prudent.training.gradients.output_guard import plain
 from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key, NoCopyMixin, given_or_random
 from prudent.training.plan import HeldOut, LossRelease, Plan, warn_of_delta
 from prudent.training.run.charging import RunCharge
-from prudent.training.run.held_out import HeldOutRecords
+from prudent.training.run.reading import HeldOutRecords
 from prudent.training.sampling import Drawn, PoissonLoader, PoissonSampler, check_replaceable
 from prudent.training.step import Step, StepOutcome
 
@@ -171,7 +172,7 @@ def make_private(
         records_per_person: As for `fit`.
         per_unit: As for `fit`.
         fix: Replace layers that mix records, such as batch normalisation, by others where that is
-            possible (`prudent.training.checking.check`), and print each replacement. Parameters
+            possible (`prudent.training.checking`), and print each replacement. Parameters
             stay the same objects.
         key: The key of the noise and the draws; a new one from the operating system unless given.
             Never use a key twice.
@@ -319,7 +320,10 @@ def prepare(
     check_capturable(model)
     for done in replace_unsupported_layers(model) if _validate.flag(fix=fix) else ():
         print(done, file=sys.stderr)
-    refuse_untrainable(model)
+    with modes_kept(model):  # a layer that training mode would let mix records, before it runs
+        if not model.training:
+            model.train()
+        refuse_unsupported(model)
     check_replaceable(loader)
     if plan is not None:
         _validate.instance(Plan, "a Plan", plan=plan)

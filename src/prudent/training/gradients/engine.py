@@ -24,8 +24,7 @@ from prudent._validate import ArgumentError
 from prudent.training.gradients.capture import Capture, checkpoints_become, without_checkpoint
 from prudent.training.gradients.factors.contributions import Dense, by_record
 from prudent.training.gradients.factors.norms import lengths
-from prudent.training.gradients.factors.recurrent import refuse_packed
-from prudent.training.gradients.factors.rules import without_fused_attention
+from prudent.training.gradients.factors.rules import refuse_packed, without_fused_attention
 from prudent.training.gradients.factors.tape import (
     FormTape,
     NormTape,
@@ -461,6 +460,20 @@ def run_on(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+@contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Restore the training or evaluation mode of every module on exit.
+
+    `model.train()` would also switch layers that are meant to stay in evaluation mode.
+    """
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
 
 
 def by_person(values: Tensor, slots: int) -> Tensor:

@@ -26,9 +26,8 @@ from prudent._torch_private import (
     is_record,
     nested_tensor_from_mask_left_aligned,
 )
-from prudent.training.gradients.factors.experts import histogram, one_by_one
-from prudent.training.gradients.factors.recurrent import RECURRENT
-from prudent.training.gradients.factors.rules import GROUPED
+from prudent.training.gradients.factors.contributions import histogram, one_by_one
+from prudent.training.gradients.factors.rules import GROUPED, RECURRENT
 from prudent.training.gradients.host_state import EscapedTensorGuard
 from prudent.training.gradients.record_streams import (
     RANDOM,

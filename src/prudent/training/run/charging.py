@@ -102,9 +102,7 @@ class RunCharge:
         return hasattr(self.ledger, "proof")
 
     def note_release(self, answer: str | None = None) -> None:
-        """Note in the history of the ledger that the run was released. Costs nothing.
-
-        With the digest of what a receipt holds, if one is written when the run ends.
+        """Note in the ledger that the run was released, with the digest of what a receipt holds.
 
         A ledger that cannot be reached any more must not take the trained model with it: that is
         paid for, whatever the history says.
@@ -157,11 +155,10 @@ class RunCharge:
         ended: bool = True,
         **facts: Any,
     ) -> None:
-        """Write the receipt of a run: of the parameters of the model, and facts.
+        """Write the receipt of a run: parameters, facts, digests of those of the files there are.
 
-        It names those of the files that there are, with their digests; if the run has `ended`, the
-        ledger notes the digest of all of it. What `state` raises takes no model with it; see
-        `ReceiptFile.write`.
+        If the run has `ended`, the ledger notes the digest of all of it. What `state` raises takes
+        no model with it; see `ReceiptFile.write`.
         """
         predictable = facts.pop("predictable")
 

@@ -56,7 +56,7 @@ from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.gradients.factors.products import precisions
 from prudent.training.keystream import Key
-from prudent.training.parallel.processes import Processes
+from prudent.training.parallel import Processes
 from prudent.training.plan import Plan
 
 CHECKPOINT_FORMAT = 1
@@ -84,7 +84,7 @@ def resumable() -> Iterator[None]:
 
 @resumable()
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Write the state atomically: a reader sees either the complete old or the complete new one."""
+    """Write the state atomically: a reader sees the complete old one or the complete new one."""
     with replacing(folder / CHECKPOINT, "w+b", owner_only=True) as file:
         torch.save({"format": CHECKPOINT_FORMAT, **state}, file)
         # Appending to the archive is safe: a zip directory is located by searching from the end.

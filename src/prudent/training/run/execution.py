@@ -22,11 +22,9 @@ from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.training.gradients import BookKeeping, Engine, Materialised
-from prudent.training.gradients.engine import Loss, run_on
+from prudent.training.gradients.engine import Loss, modes_kept, run_on
 from prudent.training.keystream import Key
-from prudent.training.parallel.processes import Processes, join, local_device
-from prudent.training.parallel.sharding import has_shards
-from prudent.training.run.held_out import modes_kept
+from prudent.training.parallel import Processes, has_shards, join, local_device
 from prudent.training.run.metrics import Metrics
 
 Scheduler = Callable[[torch.optim.Optimizer], LRScheduler]
@@ -46,23 +44,14 @@ class EngineChoice(_validate.Choice):
     MATERIALISED = "materialised"
 
 
-_ENGINES: dict[EngineChoice, type[Engine]] = {
-    EngineChoice.BOOKKEEPING: BookKeeping,
-    EngineChoice.MATERIALISED: Materialised,
-}
-
-
 class Precision(_validate.Choice):
     """The number type of the model's layers.
 
     Parameters, norms, clipping and noise are unaffected.
     """
 
-    FULL = "full"
-    """The type of the parameters."""
-
-    BF16 = "bf16"
-    """bfloat16 wherever torch.autocast uses it."""
+    FULL = "full"  # the type of the parameters
+    BF16 = "bf16"  # bfloat16 wherever torch.autocast uses it
 
 
 def _device(given: torch.device | str) -> torch.device:
@@ -129,9 +118,8 @@ class Execution:
     def joined(self) -> tuple["Execution", Processes]:
         """The execution settings of this process, and the processes of the run."""
         if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise ArgumentError(
-                "device", "'cpu', because no CUDA device is available", got=str(self.device)
-            )
+            allowed = "'cpu', because no CUDA device is available"
+            raise ArgumentError("device", allowed, got=str(self.device))
         if self.distributed is False:
             return self, Processes()
         processes = join(local_device(self.device))
@@ -153,9 +141,8 @@ class Execution:
     def engine_of(self, model: nn.Module, loss: Loss, slots: int | None = None) -> Engine:
         """The chosen engine for a model and its loss; `slots` as for every engine."""
         autocast = torch.bfloat16 if self.precision is Precision.BF16 else None
-        return _ENGINES[self.engine](
-            model, loss, recompute=self.recompute, autocast=autocast, slots=slots
-        )
+        kind = BookKeeping if self.engine is EngineChoice.BOOKKEEPING else Materialised
+        return kind(model, loss, recompute=self.recompute, autocast=autocast, slots=slots)
 
 
 def _functions(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:

@@ -15,7 +15,7 @@ from prudent.records.people import Unit
 from prudent.records.reader import Collate
 from prudent.training.chunk import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss
-from prudent.training.parallel.sharding import whole_state
+from prudent.training.parallel import whole_state
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import CHECKPOINT
 from prudent.training.run.execution import Execution, Reporting, Scheduler

@@ -29,7 +29,7 @@ from prudent._rounding import exact, nearest, rounded_up
 from prudent._validate import ArgumentError
 from prudent._warning import warn
 from prudent.training.aggregation import AdaptiveTrim, FixedTrim, ProposeTestRelease
-from prudent.training.parallel.sharding import has_shards
+from prudent.training.parallel import has_shards
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import resumable
 from prudent.training.step import StepOutcome

@@ -25,15 +25,16 @@ from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
 from prudent.training.captured import Captured
 from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
-from prudent.training.gradients.engine import Loss
+from prudent.training.gradients.engine import Loss, modes_kept
 from prudent.training.keystream import Purpose
-from prudent.training.parallel.processes import Processes, unwrapped
-from prudent.training.parallel.sharding import (
+from prudent.training.parallel import (
+    Processes,
     has_shards,
     load_model,
     load_optimizer,
     local,
     reshard,
+    unwrapped,
     whole_state,
 )
 from prudent.training.plan import Plan, warn_of_delta
@@ -58,7 +59,6 @@ from prudent.training.run.execution import (
     restore_schedule,
     scheduler_of,
 )
-from prudent.training.run.held_out import HeldOutRecords, modes_kept
 from prudent.training.run.metrics import (
     BestModel,
     Counters,
@@ -66,7 +66,7 @@ from prudent.training.run.metrics import (
     Recorder,
     warn_if_no_test_passes,
 )
-from prudent.training.run.reading import RunRecords, check_same_records
+from prudent.training.run.reading import HeldOutRecords, RunRecords, check_same_records
 from prudent.training.sampling import Batch, PoissonSampler
 from prudent.training.step import Step, StepOutcome
 
@@ -261,12 +261,9 @@ class Run:
             if self.reporting.resume:
                 self._resume()
             elif folder is not None and self.paid.resume(folder) is not None:
-                raise ArgumentError(
-                    "out",
-                    "a folder without a run",
-                    shown=f"{str(folder)!r}, whose record of what was paid would be overwritten",
-                    hint="Use resume=True to continue that run, or choose another folder.",
-                )
+                shown = f"{str(folder)!r}, whose record of what was paid would be overwritten"
+                hint = "Use resume=True to continue that run, or choose another folder."
+                raise ArgumentError("out", "a folder without a run", shown=shown, hint=hint)
             if self.taken == 0:
                 self._save()  # a run killed before its first evaluation resumes with this noise
             if self.taken < self.plan.steps:
@@ -361,11 +358,7 @@ class Run:
 
     @property
     def _captures_optimizer(self) -> bool:
-        """Whether the graph includes the optimizer.
-
-        A graph would repeat the settings with which it was captured, so an optimizer whose settings
-        a scheduler changes runs outside it.
-        """
+        """Whether the graph includes the optimizer; it would repeat what a scheduler changes."""
         return self.captures and self.scheduler is None and type(self.optimizer) in _CAPTURABLE
 
     def _replay(self, batch: Batch) -> StepOutcome:
@@ -440,10 +433,7 @@ class Run:
 
     @contextmanager
     def shown(self) -> Iterator[nn.Module]:
-        """A context with the model to evaluate: with averaged parameters if they are kept.
-
-        The modes of its modules and its shards are restored after it.
-        """
+        """A context with the model to evaluate, averaged if it is; restores modes and shards."""
         averaged = nullcontext() if self.average is None else self.average.shown()
         with averaged, modes_kept(self.model):
             yield self.model
@@ -511,10 +501,7 @@ class Run:
                 self.digests.clear()
 
     def state(self) -> dict[str, Any]:
-        """Everything needed to resume, as tensors and plain values.
-
-        Complete only in the first process.
-        """
+        """Everything needed to resume, as plain values; complete only in the first process."""
         processes, keep, schedule = self.processes, self.processes.rank == 0, self.scheduler
         with processes.watched():
             model = whole_state(self.model.state_dict(), keep=keep)
@@ -598,12 +585,8 @@ class Run:
                 hint=f"Start again in an empty folder, or use {state['plan']}. {hint}",
             )
         if (state["records"], state["data"]) != (self.records.count, self.records.fingerprint()):
-            raise ArgumentError(
-                "train_set",
-                "with which this run was started",
-                shown="different records",
-                hint="Start again in an empty folder.",
-            )
+            same, hint = "with which this run was started", "Start again in an empty folder."
+            raise ArgumentError("train_set", same, shown="different records", hint=hint)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore a state, and go on after the steps that must not be repeated."""
@@ -642,10 +625,7 @@ class Run:
     def _random_state(
         self, state: dict[str, Any], purpose: Purpose, device: torch.device
     ) -> Tensor:
-        """The state of this process's generator.
-
-        If the number of processes changed, all but the first get a new one from the key.
-        """
+        """The state of this process's generator; a new one if the number of processes changed."""
         rank, kept = self.processes.rank, state[purpose.value]
         if rank == 0 or len(kept) == self.processes.count:
             return cast(Tensor, kept[rank]).cpu()

@@ -201,7 +201,7 @@ def train(
             why="it determines which records are bad, and a resumed run needs the same ones",
         )
     from prudent.training import Reporting
-    from prudent.training.parallel.processes import is_first
+    from prudent.training.parallel import is_first
     from prudent_lab.experiment import run
 
     # How fast steps go by is not shown of data that may be secret.
@@ -251,7 +251,7 @@ def device_named(name: str) -> str:
     """The device of this process that a name stands for, if it is there."""
     import torch
 
-    from prudent.training.parallel.processes import local_device
+    from prudent.training.parallel import local_device
 
     try:
         device = torch.device(name)

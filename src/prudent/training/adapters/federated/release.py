@@ -21,9 +21,8 @@ from torch import Tensor
 from prudent import _validate
 from prudent.training.aggregation import Decision
 from prudent.training.keystream import Key, given_or_random
-from prudent.training.noise import HostNoise, StepState
+from prudent.training.noise import HostNoise, StepState, noise_factor
 from prudent.training.plan import Plan
-from prudent.training.rounding import noise_factor
 
 _HOST = torch.device("cpu")
 

@@ -22,7 +22,7 @@ from prudent._files import sha256
 from prudent._validate import ArgumentError
 from prudent._warning import warn
 from prudent.training.adapters.private import PrivacyTarget
-from prudent.training.checking.check import listed, unreached
+from prudent.training.checking import listed, unreached
 from prudent.training.gradients import Engine
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint

@@ -11,13 +11,13 @@ from prudent.training.gradients.factors.contributions import (
     Contribution,
     Dense,
     Outer,
+    Routed,
     TableRows,
     by_record,
     factor_sums,
     joined,
     taken,
 )
-from prudent.training.gradients.factors.experts import Routed
 from prudent.training.gradients.factors.kernels import ADDED, fuses, gram_sums, row_squares
 from prudent.training.gradients.factors.products import (
     Product,

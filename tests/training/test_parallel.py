@@ -15,7 +15,7 @@ from prudent._validate import ArgumentError
 from prudent.cli import main
 from prudent.training import Execution, Plan, PoissonSampler
 from prudent.training.keystream import Key
-from prudent.training.parallel.processes import (
+from prudent.training.parallel import (
     DistributedGroup,
     Processes,
     ProcessLostError,

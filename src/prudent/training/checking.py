@@ -1,7 +1,8 @@
-"""A check of a model and its loss before private training, and layers in place of those that fail.
+"""What a model and its loss need before private training.
 
-The first is `prudent.check`: probes that each look for one kind of problem. The second is what
-`make_private(..., fix=True)` does.
+`check` probes for one kind of problem after another, `replace_unsupported_layers` does what
+`make_private(..., fix=True)` promises, and `suggest_aggregation` chooses clip, proposal, trim and
+test from the gradients of public records.
 """
 
 import contextlib
@@ -14,41 +15,41 @@ from typing import Any
 
 import attrs
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
 from prudent import _validate
 from prudent._torch_private import batch_norm, norm_base, pytree
 from prudent._validate import ArgumentError, Choice
+from prudent.accounting.events import GaussianTest
+from prudent.records.containers import declared_form, tensors_of
+from prudent.records.reader import Collate
+from prudent.training.aggregation import AdaptiveTrim, ProposeTestRelease
 from prudent.training.gradients import BookKeeping, Engine
-from prudent.training.gradients.engine import count_records, run_on
+from prudent.training.gradients.engine import Loss, count_records, run_on
 from prudent.training.gradients.factors.tape import leaves_behind
 from prudent.training.gradients.host_state import KeptRecordError
 from prudent.training.gradients.output_guard import as_outputs
 from prudent.training.gradients.unsupported import (
     UnsupportedLayerError,
-    refuse_unsupported,
     unsupported,
 )
 from prudent.training.gradients.unsupported import made_up as made_up_batch
-from prudent.training.run.held_out import modes_kept
+from prudent.training.parallel import Processes
+from prudent.training.run.execution import Execution
+from prudent.training.run.reading import RunRecords
 from prudent.training.step import check_parameter_types
 
 BatchLoss = Callable[[Any, Any], Tensor]
-_NEAR = 1e-3
-"""Relative difference that rounding does not explain."""
+_NEAR = 1e-3  # relative difference that rounding does not explain
 
 
 class Severity(Choice):
     """What a finding means for private training."""
 
-    ERROR = "error"
-    """It would be refused, or its guarantee would not hold."""
-
-    WARNING = "warning"
-    """It is possible, but probably not what was meant."""
-
-    NOTE = "note"
-    """Nothing is wrong."""
+    ERROR = "error"  # it would be refused, or its guarantee would not hold
+    WARNING = "warning"  # it is possible, but probably not what was meant
+    NOTE = "note"  # nothing is wrong
 
 
 class LossKind(Choice):
@@ -102,7 +103,7 @@ class CheckReport:
 
 
 @attrs.define
-class Subject:
+class _Subject:
     """A model, a loss and public records."""
 
     model: nn.Module  # the model, which is never run: only copies of it are
@@ -113,18 +114,15 @@ class Subject:
     kind: LossKind | None = None  # what the loss returns, as far as it is known
 
     def copied(self) -> nn.Module:
-        """A new copy of the model, to which nothing has been done."""
         return copy.deepcopy(self.model)
 
     def outputs(self) -> Any:
-        """The outputs of the model for all records at once."""
         return run_on(self.copied(), _cloned(self.inputs))
 
     def batch(self, rows: slice = slice(None)) -> Any:
         """A copy of the inputs and targets of some records."""
-        return pytree.tree_map_only(
-            Tensor, lambda leaf: leaf[rows].clone(), (self.inputs, self.targets)
-        )
+        given = self.inputs, self.targets
+        return pytree.tree_map_only(Tensor, lambda leaf: leaf[rows].clone(), given)
 
     def first(self, tree: Any, *, everywhere: bool = False) -> Any:
         """A batch of the first record alone, or of copies of it; other tensors stay."""
@@ -138,11 +136,9 @@ class Subject:
         return pytree.tree_map_only(Tensor, change, tree)
 
     def has_rows(self, leaf: Any) -> bool:
-        """Whether a tensor has the records on its first axis."""
         return isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] == self.records
 
     def record_loss(self, outputs: Any, targets: Any) -> Tensor:
-        """The loss of a batch of one record, as engines call it."""
         return self.loss(outputs, targets).reshape(1)
 
 
@@ -173,20 +169,14 @@ def listed(names: list[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def findings(subject: Subject) -> Iterator[Finding]:
+def findings(subject: _Subject) -> Iterator[Finding]:
     """All that is found, until something makes the other probes pointless."""
     yield from _parameter_problems(subject)
+    kept = "Keep no computed tensor in an attribute, and check a model that has not run yet."
+    form = "Give inputs as the model takes them: a tensor, a tuple or a dictionary of arguments."
     for act, problem, fix in (
-        (
-            subject.copied,
-            "It cannot be copied",
-            "Keep no computed tensor in an attribute, and check a model that has not run yet.",
-        ),
-        (
-            subject.outputs,
-            "It does not run on the batch",
-            "Give inputs as the model takes them: a tensor, a tuple or a dictionary of arguments.",
-        ),
+        (subject.copied, "It cannot be copied", kept),
+        (subject.outputs, "It does not run on the batch", form),
     ):
         try:
             act()
@@ -205,7 +195,7 @@ def findings(subject: Subject) -> Iterator[Finding]:
             return
 
 
-def _loss_problems(subject: Subject) -> Iterator[Finding]:
+def _loss_problems(subject: _Subject) -> Iterator[Finding]:
     """Sets the kind of the loss, and finds terms that depend on several records."""
     outputs = subject.outputs()
     losses = subject.loss(outputs, subject.targets)
@@ -218,32 +208,24 @@ def _loss_problems(subject: Subject) -> Iterator[Finding]:
         fix = "Remove detach() or no_grad() from the model and the loss."
     else:
         subject.kind = _kind_of(subject, outputs, losses)
-        problem = (
-            "The term of a record depends on other records, as with class weights in a mean, or "
-            "with a loss that compares records."
-        )
-        fix = (
-            "Use reduction='none', average over the positions of each record, and take the mean "
-            "of the results. Make what is to be compared one record."
-        )
+        problem = "The term of a record depends on other records, as with class weights in a mean, "
+        problem += "or with a loss that compares records."
+        fix = "Use reduction='none', average over the positions of each record, and take the mean "
+        fix += "of the results. Make what is to be compared one record."
     if subject.kind is None:
         yield Finding("loss", problem, fix)
 
 
-def _kind_of(subject: Subject, outputs: Any, losses: Tensor) -> LossKind | None:
+def _kind_of(subject: _Subject, outputs: Any, losses: Tensor) -> LossKind | None:
     """The kind of a loss; None if the term of a record depends on others."""
-    gradients = None  # of a loss that make_private refuses
-    with contextlib.suppress(ArgumentError):
-        gradients = _output_gradients(subject, outputs, subject.targets)
-    if losses.ndim == 0 and not (
-        gradients is None or any(subject.has_rows(leaf) and bool(leaf.any()) for leaf in gradients)
-    ):
-        return LossKind.MEAN  # computed by the model: make_private reduces it as declared
     everywhere = partial(subject.first, everywhere=True)
     with contextlib.suppress(ArgumentError):  # as make_private refuses the loss
-        whole, repeated, alone = (
+        whole = _output_gradients(subject, outputs, subject.targets)
+        if not (losses.ndim or any(subject.has_rows(leaf) and bool(leaf.any()) for leaf in whole)):
+            return LossKind.MEAN  # computed by the model: make_private reduces it as declared
+        repeated, alone = (
             _output_gradients(subject, change(outputs), change(subject.targets))
-            for change in (_cloned, everywhere, subject.first)
+            for change in (everywhere, subject.first)
         )
         if _same(subject.first(whole), subject.first(repeated)):
             ratio = _ratio(subject.first(repeated), alone)
@@ -256,7 +238,7 @@ def _kind_of(subject: Subject, outputs: Any, losses: Tensor) -> LossKind | None:
     return None
 
 
-def _other_paths(subject: Subject) -> Iterator[Finding]:
+def _other_paths(subject: _Subject) -> Iterator[Finding]:
     """Trained tensors that the loss reaches other than through the outputs."""
     leaves, outputs = _as_leaves(subject.outputs())
     losses = subject.loss(outputs, subject.targets)
@@ -271,14 +253,12 @@ def _other_paths(subject: Subject) -> Iterator[Finding]:
         fix = "Move it into the model, and let forward return what the loss needs of it."
         if id(leaf) in names:
             where, what = names[id(leaf)], "this parameter"
-            fix = (
-                "Use the optimizer's weight_decay, return the penalty as an output, or detach() it."
-            )
+            fix = "Use weight_decay of the optimizer, return the penalty, or detach() it."
         problem = f"The loss reaches {what} by another way than the outputs: its gradient would be "
         yield Finding(where, problem + "neither clipped nor noised.", fix)
 
 
-def _output_gradients(subject: Subject, outputs: Any, targets: Any) -> list[Tensor]:
+def _output_gradients(subject: _Subject, outputs: Any, targets: Any) -> list[Tensor]:
     """The gradients of the loss with respect to the differentiable outputs."""
     leaves, outputs = _as_leaves(outputs)
     guarded = pytree.tree_map_only(Tensor, as_outputs, outputs)  # as make_private returns them
@@ -310,7 +290,7 @@ def _as_leaves(outputs: Any) -> tuple[list[Tensor], Any]:
     return leaves, pytree.tree_map_only(Tensor, one, outputs)
 
 
-def _parameter_problems(subject: Subject) -> Iterator[Finding]:
+def _parameter_problems(subject: _Subject) -> Iterator[Finding]:
     """Parameters of unsuitable types, and frozen ones."""
     model = subject.model
     frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
@@ -318,26 +298,19 @@ def _parameter_problems(subject: Subject) -> Iterator[Finding]:
         fix = "Call requires_grad_(True) on what should be trained."
         yield Finding("model", "No parameter is trained.", fix)
     elif frozen:
-        yield Finding(
-            "model",
-            f"{len(frozen)} parameters are frozen: {listed(frozen)}.",
-            "None needed if that is meant; else call requires_grad_(True).",
-            Severity.NOTE,
-        )
+        problem = f"{len(frozen)} parameters are frozen: {listed(frozen)}."
+        fix = "None needed if that is meant; else call requires_grad_(True)."
+        yield Finding("model", problem, fix, Severity.NOTE)
     try:
         check_parameter_types(model)
     except ValueError as error:
         yield Finding("model", str(error), "Call model.float() before training.")
     if not model.training:
-        yield Finding(
-            "model",
-            "It is in evaluation mode, in which dropout and batch normalisation act differently.",
-            "Call model.train() before the check.",
-            Severity.WARNING,
-        )
+        problem = "It is in evaluation mode, in which dropout and batch normalisation differ."
+        yield Finding("model", problem, "Call model.train() before the check.", Severity.WARNING)
 
 
-def _changes_in_forward(subject: Subject) -> Iterator[Finding]:
+def _changes_in_forward(subject: _Subject) -> Iterator[Finding]:
     """Buffers, parameters and inputs that a forward pass changes."""
     model, inputs = subject.copied(), _cloned(subject.inputs)
     buffers = dict(model.named_buffers())
@@ -353,20 +326,13 @@ def _changes_in_forward(subject: Subject) -> Iterator[Finding]:
             kind, fix = "buffer", "Call .eval() on that layer, or update it between steps."
         yield Finding(name, f"A forward pass changes this {kind}: state of a batch is kept.", fix)
     if not _same(inputs, subject.inputs):
-        yield Finding(
-            "model",
-            "A forward pass changes its inputs in place.",
-            "Clone them first: x = x.clone(). Otherwise a batch that is run in parts is refused.",
-            Severity.WARNING,
-        )
+        fix = "Clone them first: x = x.clone(). Otherwise a batch that is run in parts is refused."
+        problem = "A forward pass changes its inputs in place."
+        yield Finding("model", problem, fix, Severity.WARNING)
 
 
-def _mixed_records(subject: Subject) -> Iterator[Finding]:
-    """Layers known to mix records; else the first in which a record depends on others.
-
-    The batch is run twice with the same random numbers, the second time with copies of the first
-    record in place of all others. Nothing about the first record may change.
-    """
+def _mixed_records(subject: _Subject) -> Iterator[Finding]:
+    """Layers known to mix records; else the first whose results depend on others."""
     known = list(unsupported(subject.model))
     for layer in known:
         what = f"{layer.what} cannot give each record a gradient of its own."
@@ -385,16 +351,13 @@ def _mixed_records(subject: Subject) -> Iterator[Finding]:
         )
         if got_same and not gave_same:
             kind = type(subject.model.get_submodule(path)).__name__
-            yield Finding(
-                path or "model",
-                f"{kind} mixes records: the result of one depends on the others.",
-                "Compute each record's outputs from that record alone: no means, sorts or "
-                "products over the first axis.",
-            )
+            problem = f"{kind} mixes records: the result of one depends on the others."
+            fix = "Compute each record's outputs from that record alone: no means, sorts or "
+            yield Finding(path or "model", problem, fix + "products over the first axis.")
             return
 
 
-def _traced(subject: Subject, inputs: Any) -> list[tuple[str, Any, Any]]:
+def _traced(subject: _Subject, inputs: Any) -> list[tuple[str, Any, Any]]:
     """Arguments and results of every module as they finish, with fixed random numbers."""
     model, calls = subject.copied(), []
 
@@ -420,7 +383,7 @@ _FREE_OF_STATE = (
 )
 
 
-def _state_problems(subject: Subject) -> Iterator[Finding]:
+def _state_problems(subject: _Subject) -> Iterator[Finding]:
     """State on the host by which a call of the model or the loss depends on earlier calls."""
     model = subject.copied()
     try:
@@ -431,7 +394,7 @@ def _state_problems(subject: Subject) -> Iterator[Finding]:
         pass  # found by other probes
 
 
-def _engine_problems(subject: Subject) -> Iterator[Finding]:
+def _engine_problems(subject: _Subject) -> Iterator[Finding]:
     """Layers for which the engine cannot compute per-example gradients, or computes wrong ones."""
     try:
         model = subject.copied()
@@ -444,57 +407,44 @@ def _engine_problems(subject: Subject) -> Iterator[Finding]:
         yield Finding(where, f"No gradient per record: {error}", fix)
         return
     except Exception as error:
-        yield Finding(
-            "model",
-            f"No gradient per record: {' '.join(str(error).split())}",
-            "Build the layer from torch.nn.Linear, Conv, Embedding and normalisation layers, or "
-            "freeze it with requires_grad_(False).",
-        )
+        fix = "Build the layer from torch.nn.Linear, Conv, Embedding and normalisation layers, or "
+        fix += "freeze it with requires_grad_(False)."
+        yield Finding("model", f"No gradient per record: {' '.join(str(error).split())}", fix)
         return
     if not bool(torch.isfinite(norms).all()):
-        yield Finding(
-            "model",
-            "The gradient of some record is not finite; such records count as zero.",
-            "Check the inputs and labels for values out of range, and the loss for log(0) or 0/0.",
-            Severity.WARNING,
+        problem = "The gradient of some record is not finite; such records count as zero."
+        fix = "Check inputs and labels for values out of range, and the loss for log(0) or 0/0."
+        yield Finding("model", problem, fix, Severity.WARNING)
+    # A model that draws random numbers has no norms to compare with.
+    elif _same(*(_run_seeded(subject.copied(), subject.inputs, seed) for seed in range(2))) and (
+        not torch.allclose(
+            norms[:2], torch.stack([_norm_alone(subject, place) for place in range(2)]), rtol=1e-2
         )
-    elif _is_deterministic(subject) and not torch.allclose(
-        norms[:2], torch.stack([_norm_alone(subject, place) for place in range(2)]), rtol=1e-2
     ):
-        yield Finding(
-            "model",
-            "The norms of the gradients differ from those of one record at a time.",
-            "Train with Execution(engine='materialised'), and report the model as a bug.",
-        )
+        problem = "The norms of the gradients differ from those of one record at a time."
+        fix = "Train with Execution(engine='materialised'), and report the model as a bug."
+        yield Finding("model", problem, fix)
 
 
-def _is_deterministic(subject: Subject) -> bool:
-    """Whether the model draws no random numbers."""
-    return _same(*(_run_seeded(subject.copied(), subject.inputs, seed) for seed in range(2)))
-
-
-def _norm_alone(subject: Subject, place: int) -> Tensor:
+def _norm_alone(subject: _Subject, place: int) -> Tensor:
     """The norm of the gradient of one record, by autograd."""
     model, (inputs, targets) = subject.copied(), subject.batch(slice(place, place + 1))
     trained = [p for p in model.parameters() if p.requires_grad]
     loss = subject.loss(run_on(model, inputs), targets).sum()
     gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-    lengths = [torch.linalg.vector_norm(g) for g in gradients if g is not None]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(lengths))
+    found = [each.flatten() for each in gradients if each is not None]
+    norm: Tensor = torch.linalg.vector_norm(torch.cat(found))
     return norm
 
 
-def _unmoved_parameters(subject: Subject) -> Iterator[Finding]:
+def _unmoved_parameters(subject: _Subject) -> Iterator[Finding]:
     """Trained parameters without a gradient: noise alone would move them."""
     engine = BookKeeping(subject.copied(), subject.record_loss)
     if unused := unreached(engine, *subject.batch()):
-        yield Finding(
-            listed(unused),
-            "No record has a gradient for it: only noise would move it.",
-            "Freeze it with requires_grad_(False), or use it in forward: look for detach(), "
-            "no_grad() and outputs that the loss ignores.",
-            Severity.WARNING,
-        )
+        problem = "No record has a gradient for it: only noise would move it."
+        fix = "Freeze it with requires_grad_(False), or use it in forward: look for detach(), "
+        fix += "no_grad() and outputs that the loss ignores."
+        yield Finding(listed(unused), problem, fix, Severity.WARNING)
 
 
 def unreached(engine: Engine, inputs: Any, targets: Any = ()) -> list[str]:
@@ -535,19 +485,13 @@ def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = Fals
             neither noised nor charged, so they must be public or made up.
         made_up: Use only the shapes and types of the batch, and make its records up; then any batch
             will do. Their integers are 0 or 1.
-
-    Returns:
-        The findings, each with a fix.
     """
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.function(loss=loss)
     if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
-        raise ArgumentError(
-            "batch",
-            "a pair of inputs and targets",
-            shown=type(batch).__name__,
-            hint="For a model with several arguments, inputs are a tuple or a dictionary.",
-        )
+        hint = "For a model with several arguments, inputs are a tuple or a dictionary."
+        shown = type(batch).__name__
+        raise ArgumentError("batch", "a pair of inputs and targets", shown=shown, hint=hint)
     inputs, targets = batch
     records = count_records(inputs, targets)
     if _validate.flag(made_up=made_up):
@@ -558,14 +502,14 @@ def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = Fals
         raise ArgumentError("batch", "of two records or more", shown=str(records))
     device = next(model.parameters()).device
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
-        subject = Subject(model, loss, inputs, targets, records)
+        subject = _Subject(model, loss, inputs, targets, records)
         order = list(Severity)
         found = sorted(findings(subject), key=lambda finding: order.index(finding.severity))
         return CheckReport(tuple(found), subject.kind)
 
 
 def _alternating(leaf: Tensor) -> Tensor:
-    """Integers that are 0 or 1, different between neighbouring records."""
+    """Integers that are 0 or 1, and differ between neighbouring records."""
     if leaf.is_floating_point() or leaf.dtype == torch.bool:
         return leaf
     rows = torch.arange(leaf.shape[0], device=leaf.device).view(-1, *[1] * (leaf.ndim - 1))
@@ -573,19 +517,8 @@ def _alternating(leaf: Tensor) -> Tensor:
     return ((rows + places) % 2).to(leaf.dtype)
 
 
-_MOST_GROUPS, _LEAST_CHANNELS = 32, 4
-
-
-def refuse_untrainable(model: nn.Module) -> None:
-    """Raise an error for a layer that training mode would let mix records, before it runs."""
-    with modes_kept(model):
-        if not model.training:
-            model.train()
-        refuse_unsupported(model)
-
-
 def replace_unsupported_layers(model: nn.Module) -> list[str]:
-    """Replace in place what can be replaced of layers that no engine accepts.
+    """Replace in place what can be replaced of layers that no engine accepts; says what was done.
 
     Parameters stay the same objects under the same names, so an optimizer over them stays valid.
     A normalisation that was put into evaluation mode within a model in training mode uses its
@@ -599,9 +532,6 @@ def replace_unsupported_layers(model: nn.Module) -> list[str]:
     | `Embedding` with `max_norm` or `scale_grad_by_freq` | both are unset |
     | `RReLU` | `LeakyReLU` with its mean slope |
     | trained parameters in half precision | the model in single precision |
-
-    Returns:
-        What was done, a sentence per layer.
     """
     done, instead = [], {}
     for layer in model.modules():
@@ -634,7 +564,7 @@ def _group_norm(layer: Any) -> nn.Module | None:
     flat = isinstance(layer, nn.BatchNorm1d)  # of one value in a group nothing would be left
     if flat and channels == 1:
         return None
-    most = 1 if flat else min(_MOST_GROUPS, max(1, channels // _LEAST_CHANNELS))
+    most = 1 if flat else min(32, max(1, channels // 4))
     groups = next(groups for groups in range(most, 0, -1) if channels % groups == 0)
     return nn.GroupNorm(groups, channels, eps=layer.eps, affine=layer.affine)
 
@@ -649,3 +579,125 @@ _INSTEAD: tuple[tuple[type[nn.Module], Callable[..., nn.Module | None]], ...] = 
     (norm_base, _untracked),
     (nn.RReLU, lambda layer: nn.LeakyReLU((layer.lower + layer.upper) / 2, layer.inplace)),
 )
+
+
+def gradient_norms(
+    model: nn.Module,
+    loss: Loss,
+    public_set: Any,
+    *,
+    collate_fn: Collate | None = None,
+    example: Any = None,
+    execution: Execution | None = None,
+    rows: int = 64,
+) -> Tensor:
+    """The gradient norm of every public record, at the present parameters of a model.
+
+    The norms are as secret as the records: nothing is charged, and no noise is added. Measure them
+    on public records that resemble the private ones, with the model that is to be trained: norms
+    change while a model learns.
+
+    Args:
+        model: The model, on the device of `execution`; it is not changed.
+        loss: As for `fit`.
+        public_set: Public or made-up records, in any form that `fit` takes.
+        collate_fn: As for `fit`.
+        example: As for `fit`.
+        execution: As for `fit`.
+        rows: Records per pass.
+
+    Returns:
+        The norms on the host, without those that are not finite.
+    """
+    execution = Execution() if execution is None else execution
+    _validate.instance(Execution, "an Execution", execution=execution)
+    _validate.instance(nn.Module, "a torch module", model=model)
+    _validate.function(loss=loss)
+    rows = _validate.count(1, rows=rows)
+    if example is None and tensors_of(public_set) is None and declared_form(public_set) is None:
+        example = public_set[0]  # public, as all of them are
+    records = RunRecords.of(public_set, execution, Processes(), collate_fn, example)
+    engine = execution.engine_of(model, loss)
+    values = dict((*model.named_parameters(), *model.named_buffers()))
+    device = execution.device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        batches = map(records.read, torch.split(torch.arange(records.count), rows))
+        norms = torch.cat([engine(values, *batch).norms.detach().cpu() for batch in batches])
+    return norms[norms.isfinite()]
+
+
+def suggest_aggregation(
+    norms: Tensor,
+    *,
+    expected_batch: float,
+    trim: float = 0.25,
+    above: float | None = None,
+    propose: float = 0.5,
+    failure: float = 1e-8,
+    pass_probability: float = 0.9,
+) -> ProposeTestRelease:
+    """A `ProposeTestRelease` whose test passes on batches with such gradient norms.
+
+    τ is the norm that a fraction `above` of the records exceeds, and R = τ/`propose`. The test is
+    Gaussian, of the largest scale, hence the lowest price, at which a batch passes with
+    `pass_probability`. The noise multiplier is 1: calibrate the plan.
+
+    Args:
+        norms: Gradient norms of public records (`gradient_norms`), or what was released and
+            charged. Those of private records would be an uncharged release: the result is shown.
+        expected_batch: The public batch size.
+        trim: Fraction of the batch that is trimmed at the start.
+        above: Fraction of the records with a norm above τ; below `trim`. Smaller values leave a
+            larger margin, hence a cheaper test, but a larger τ, hence more noise. None: half of
+            `trim`.
+        propose: τ/R. R is the clip of steps whose test fails.
+        failure: δ₀, the largest probability with which a margin of 0 passes.
+        pass_probability: Probability with which a Poisson batch of such records passes at the
+            start. Later the trim adapts, so that about this fraction of the steps pass.
+
+    Raises:
+        ArgumentError: If the batch is so small that only a test of scale below 1 would pass, which
+            costs more than the sum itself.
+    """
+    try:
+        values = torch.as_tensor(norms, dtype=torch.float64, device="cpu").flatten()
+    except Exception:  # whatever an object raises that is no tensor
+        raise ArgumentError("norms", "a tensor of numbers", shown=type(norms).__name__) from None
+    values = values[values.isfinite()]
+    _validate.positive(expected_batch=expected_batch)
+    _validate.between(0, 1, ends="()", trim=trim)
+    above = _validate.between(0, trim, ends="()", above=trim / 2 if above is None else above)
+    _validate.between(0, 1, ends="()", propose=propose)
+    _validate.between(0, 0.5, ends="()", failure=failure)
+    chance = math.sqrt(_validate.between(0, 1, ends="()", pass_probability=pass_probability))
+    longest = float(torch.quantile(values, 1 - above)) if len(values) else 0.0
+    if not longest > 0:
+        shown = f"{len(values)} that are finite"
+        raise ArgumentError("norms", "with enough norms above 0", shown=shown)
+    # The number of norms above τ in a batch is at most `many`, and a margin of trimmed − many
+    # passes, each with probability `chance`; so both happen with `pass_probability`.
+    many = float(stats.poisson.ppf(chance, above * expected_batch))
+    margin = math.floor(trim * expected_batch) - many
+    scale = margin / (GaussianTest(1.0).threshold(failure) + float(stats.norm.ppf(chance)))
+    if scale < 1:
+        raise ArgumentError(
+            "expected_batch",
+            "large enough for a test of scale 1 or more",
+            got=expected_batch,
+            why=f"a batch would leave a margin of {max(0.0, margin):g} records, which passes only "
+            f"a test of scale {max(0.0, scale):.2g}",
+            hint="Use larger batches, a larger trim or failure, or prudent.Sum, which has no test.",
+        )
+    return ProposeTestRelease(
+        clip=longest / propose,
+        propose=propose,
+        noise_multiplier=1.0,
+        test=GaussianTest(scale),
+        failure=failure,
+        trim=AdaptiveTrim(
+            first=trim,
+            up=0.02,
+            down=0.02 * (1 - pass_probability) / pass_probability,
+            most=max(0.5, trim),
+        ),
+    )

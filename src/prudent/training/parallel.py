@@ -19,13 +19,19 @@ of processes therefore releases what one process would have released, up to the 
 
 All processes belong to the owner of the data: they exchange norms, ids and noiseless sums,
 unencrypted.
+
+A model may be sharded among the processes (FSDP2, `fully_shard`). A step needs all parameters at
+once, because the engines pass every layer its parameters by name. So they are gathered for a step
+and freed after it: with P bytes of parameters and W processes, Adam stores 4P/W per process between
+steps, and a step needs P more. Gradients and the optimizer state remain sharded.
 """
 
 import atexit
 import os
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -33,11 +39,139 @@ import torch
 from torch import Tensor, distributed, nn
 from typing_extensions import override
 
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Decision
 from prudent.training.captured import exchanged
 from prudent.training.chunk import DeferredCheck, lacks_memory
-from prudent.training.parallel.sharding import is_sharded
+
+
+def is_sharded(value: Any) -> bool:
+    """Whether a value is a DTensor. If their module was never imported, there are none."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def has_shards(model: nn.Module) -> bool:
+    """Whether any parameter is sharded."""
+    imported = "torch.distributed.tensor" in sys.modules
+    return imported and any(is_sharded(parameter) for parameter in model.parameters())
+
+
+def check_mesh(model: nn.Module, processes: int) -> None:
+    """Raise an error if a model is sharded over another number of processes than the run has."""
+    for name, parameter in model.named_parameters():
+        mesh: Any = getattr(parameter, "device_mesh", None)
+        if mesh is not None and mesh.size() != processes:
+            raise ArgumentError(
+                "model",
+                f"sharded over the {processes} processes of the run",
+                shown=f"{mesh} for {name!r}",
+                hint="Shard it with fully_shard(model) over all of them, without tensor "
+                "parallelism.",
+            )
+
+
+def reshard(model: nn.Module) -> None:
+    """Reshard the parameters, which an evaluation may have left gathered."""
+    if "torch.distributed.fsdp" not in sys.modules:
+        return
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def whole(value: Tensor) -> Tensor:
+    """The whole tensor, gathered from all processes."""
+    gathered: Tensor = value.full_tensor() if is_sharded(value) else value  # type: ignore[attr-defined]
+    return gathered.detach()
+
+
+def local(value: Any) -> Tensor:
+    """What this process has of a tensor."""
+    own: Tensor = value.to_local() if is_sharded(value) else value
+    return own
+
+
+def own_shard(value: Tensor, parameter: Any) -> Tensor:
+    """This process's shard of a tensor that every process holds, sharded like a parameter."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = parameter.device_mesh
+    replicas = DTensor.from_local(value, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return replicas.redistribute(placements=parameter.placements)
+
+
+@contextmanager
+def without_gathering(model: nn.Module) -> Iterator[None]:
+    """Disable FSDP's hooks, which would replace the parameters of every layer."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            for hooks in (module._forward_pre_hooks, module._forward_hooks):
+                stack.callback(hooks.update, dict(hooks))
+                stack.callback(hooks.clear)
+                for key, hook in list(hooks.items()):
+                    if getattr(hook, "__module__", "").startswith("torch.distributed.fsdp"):
+                        del hooks[key]
+        yield
+
+
+def whole_state(state: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
+    """A state dictionary with gathered tensors. All processes must call this, even without `keep`.
+
+    Tensors are gathered one at a time and kept on the host.
+    """
+
+    def gather(leaf: Any) -> Any:
+        if not is_sharded(leaf):
+            return leaf
+        gathered = whole(leaf)
+        return gathered.cpu() if keep else None
+
+    gathered: dict[str, Any] = pytree.tree_map(gather, dict(state))
+    return gathered
+
+
+def load_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Load gathered tensors into a model; each process keeps its shards."""
+    current = model.state_dict()
+    if differing := sorted(state.keys() ^ current.keys()):
+        raise ValueError(
+            "Expected the model with which this run was started, got another: only one of them has "
+            f"{differing[0]!r}. Resume with that model, or start again in an empty folder."
+        )
+    model.load_state_dict({name: _like(value, current[name]) for name, value in state.items()})
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Load gathered tensors into an optimizer.
+
+    Tensors with the shape of their parameter are sharded like it.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    moments = {
+        index: {
+            name: _like(value, parameters[index])
+            if isinstance(value, Tensor) and value.shape == parameters[index].shape
+            else value
+            for name, value in values.items()
+        }
+        for index, values in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": moments})
+
+
+def _like(value: Tensor, model: Any) -> Tensor:
+    if not is_sharded(model):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh = model.device_mesh
+    value = value.to(model.device)
+    return distribute_tensor(value, mesh, model.placements, src_data_rank=None)
+
 
 Answer = TypeVar("Answer")
 Decide = Callable[[Tensor, Tensor], Decision]

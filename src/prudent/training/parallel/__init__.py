@@ -1,1 +1,0 @@
-"""Training with several processes: agreeing on one release, and sharded models."""
