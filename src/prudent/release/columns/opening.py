@@ -25,14 +25,10 @@ there a column is of numbers unless `read_as` declares otherwise, and a record t
 has no value.
 """
 
-import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
-import ibis
-import ibis.expr.types as ir
 import numpy as np
-import numpy.typing as npt
 
 from prudent import _validate
 from prudent._validate import ArgumentError
@@ -42,15 +38,12 @@ from prudent.release.columns.column import (
     Kind,
     PerUnit,
 )
-from prudent.release.columns.dialects import backend_name, connection_lock, exact
 from prudent.release.columns.row_values.conditions import Predicate
 from prudent.release.columns.row_values.groups import public_groups
 from prudent.release.columns.table_rows import (
     ColumnSpec,
     Opened,
     Sizes,
-    filtered,
-    group_key,
     open_rows,
 )
 
@@ -200,62 +193,3 @@ def open_private_groups(
     if column is None:
         options["kind"] = "rows"
     return PrivateGroups(open_rows(ColumnSpec(source, column, by=_keys(by), **options)))
-
-
-Batches: TypeAlias = Iterator[tuple[list[Any], npt.NDArray[np.int64]]]
-
-_ROWS = 4096
-
-
-def open_vectors(asked: ColumnSpec, groups: Sequence[Hashable]) -> Callable[[], Batches] | None:
-    """Open a column of vectors and the groups of its rows, without reading any.
-
-    No engine can tell which of many landmarks a vector is nearest to, so vectors leave it. They do
-    so in batches, and a record that is no vector of numbers counts as absent where it is read.
-    """
-    opened, rows = filtered(asked)
-    dtype = rows[asked.column].type()
-    if not dtype.is_array():
-        return None
-    if not (dtype.value_type.is_integer() or dtype.value_type.is_floating()):
-        raise ArgumentError("column", "an array of numbers", shown=f"{asked.column!r} of {dtype}")
-    if asked.unit is not None or asked.per_unit is not None:
-        raise ArgumentError("unit", "none with a column of vectors", got=asked.unit)
-    (name,) = asked.keys
-    key = group_key(rows, name, opened)
-    chosen = rows.select(value=rows[asked.column], member_0=exact(key.value, backend_name(rows)))
-    known = Opened(chosen, dtype, (None,), Contribution(), (key,), True, opened)
-    places = [
-        (chosen.member_0 == stored, number)
-        for number, (stored,) in enumerate(known.members(groups).values())
-    ]
-    chosen = chosen.filter(ibis.or_(*(same for same, _ in places)) & chosen.value.notnull())
-    numbered = chosen.select(value=chosen.value, number=ibis.cases(*places, else_=-1))
-
-    def read() -> Batches:
-        assert known.owner  # the source stays open until the last row is read
-        rows = _rows(numbered)
-        while batch := list(itertools.islice(rows, _ROWS)):
-            vectors, numbers = zip(*batch, strict=True)
-            yield list(vectors), np.array(numbers, np.int64)
-
-    return read
-
-
-def _rows(table: ir.Table) -> Iterator[tuple[Any, int]]:
-    """The rows of a query, as the engine hands them over: few are in memory at a time."""
-    if table.op().find(ibis.expr.operations.InMemoryTable):  # only ibis itself can hand them over
-        yield from zip(*table.to_pyarrow().to_pydict().values(), strict=True)
-        return
-    backend, sql = table.get_backend(), ibis.to_sql(table)
-    if backend.name == "pyspark":
-        yield from backend.raw_sql(sql).toLocalIterator()
-    elif backend.name == "postgres":
-        with backend.con.cursor(name="prudent_vectors") as cursor:  # on the server: not all at once
-            cursor.itersize = _ROWS
-            yield from cursor.execute(sql)
-    else:
-        with connection_lock(backend):
-            answer = backend.raw_sql(sql)
-            while rows := answer.fetchmany(_ROWS):
-                yield from rows
