@@ -323,7 +323,7 @@ def _facts(part: Part) -> dict[str, Any]:
 def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
     """The parts with their table opened once: one connection, one snapshot, one copy of a frame."""
     from prudent.release.columns.joining import open_source
-    from prudent.release.columns.table_rows import columns_used
+    from prudent.release.columns.opening import columns_used
 
     data = request.data
     if not isinstance(data, Column):
