@@ -19,7 +19,7 @@ from prudent.accounting import (
     from_json,
     to_json,
 )
-from prudent.release.failures import SourceError
+from prudent.release.columns.column import SourceError
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, Refused, Released
 from prudent.release.ptr.margins import RobustValue, UnsafeMarginError, check_margin, quantile

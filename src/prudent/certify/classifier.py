@@ -54,7 +54,7 @@ from prudent.certify.landmarks import (
 from prudent.receipts.making import ReceiptTarget
 from prudent.records.arrays import Classes, declared_width, numbers_of, parts
 from prudent.release.charging import ChargedRelease
-from prudent.release.failures import redact_errors
+from prudent.release.columns.column import redact_errors
 from prudent.release.noise import Noise, source_of
 
 FORMAT = 2  # format number of saved classifiers

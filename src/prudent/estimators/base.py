@@ -39,7 +39,7 @@ from prudent.estimators.rows import ModelData, array_of, is_frame, is_table, que
 from prudent.estimators.shares import BudgetPart, Prices, calibrate
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import ChargedRelease, Preview, charge
-from prudent.release.failures import redact_errors
+from prudent.release.columns.column import redact_errors
 from prudent.release.lattice import FloatArray, check_bounds
 from prudent.release.noise import source_of
 from prudent.release.outcome import Refused

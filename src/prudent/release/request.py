@@ -29,8 +29,15 @@ from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
 from prudent.release.charging import AnyLedger, Preview, charge, opened_ledger
-from prudent.release.columns.column import Column, KeptGroups, Kind, PerUnit, Pool, together
-from prudent.release.failures import redact_errors
+from prudent.release.columns.column import (
+    Column,
+    KeptGroups,
+    Kind,
+    PerUnit,
+    Pool,
+    redact_errors,
+    together,
+)
 from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise, source_of
 from prudent.release.outcome import Groups, Refused, Released

@@ -31,9 +31,9 @@ from prudent.estimators.shares import (
 )
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview, charge
+from prudent.release.columns.column import redact_errors
 from prudent.release.columns.dialects import fetched
 from prudent.release.columns.number_rows import NumberTable
-from prudent.release.failures import redact_errors
 from prudent.release.lattice import IntArray
 from prudent.release.noise import Noise, source_of
 from prudent.synth.columns import CHOICES, Domain, Source, discover

@@ -28,7 +28,7 @@ import prudent.release
 from prudent.cli import main
 from prudent.release import median, mode, trimmed_mean
 from prudent.release.columns import column, dialects, sources
-from prudent.release.failures import UNREADABLE, SourceError
+from prudent.release.columns.column import UNREADABLE, SourceError
 from tests.release.columns.odd_requests import HEAVY, NO_TABLE, REQUESTS, STATISTICS, seen
 from tests.release.columns.odd_values import ENGINES, KINDS, Kind, Place, Table
 

@@ -21,7 +21,7 @@ from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.counts import UNTOUCHABLE, Whole, decided
 from prudent.certify.landmarks import Codes, Features, Flags, Landmarks, Partition
 from prudent.records.arrays import parts
-from prudent.release.failures import SourceError, redact_errors
+from prudent.release.columns.column import SourceError, redact_errors
 from prudent.release.noise import Distribution, Noise, SecureNoise
 from prudent_lab.attacks import (
     Target,

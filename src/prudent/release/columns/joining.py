@@ -25,11 +25,11 @@ import ibis.expr.types as ir
 
 from prudent import _validate
 from prudent._validate import ArgumentError
+from prudent.release.columns.column import redact_errors
 from prudent.release.columns.dialects import IDENTIFYING, backend_name, double, exact, fetched
 from prudent.release.columns.queries import values_table
 from prudent.release.columns.sources import OpenTable, open_table
 from prudent.release.columns.units import evenly_spaced
-from prudent.release.failures import redact_errors
 from prudent.release.joins import Join
 
 _SENT = 1_000  # rows of a public table that a query may hold

@@ -48,6 +48,7 @@ from prudent.release.columns.column import (
     Kind,
     PerUnit,
     checked,
+    redact_errors,
 )
 from prudent.release.columns.dialects import (
     IDENTIFYING,
@@ -89,7 +90,6 @@ from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.table_columns import PairColumn, SetColumn, TableColumn
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced
-from prudent.release.failures import redact_errors
 
 _NUMBER = re.compile(r"(?P<before>\D*)1(?P<comma>\D?)234((?P<mark>\D)\d+)?(?P<after>\D*)")
 _PARTS = {"2024": r"(\d{4})", "12": r"(\d{1,2})", "31": r"(\d{1,2})"}
