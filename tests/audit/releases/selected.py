@@ -40,7 +40,7 @@ from prudent.release.noise import Noise
 from prudent.release.outcome import ScaledSpread, UnknownSpread
 from prudent.release.request import Request
 from prudent.release.sums.additive import shares_of
-from prudent.release.sums.octaves import OfFew
+from prudent.release.sums.moments import OfFew
 from tests.audit.releases.case import Case, Make, Run, exact_epsilon
 from tests.oracles.array_column import ArrayColumn
 

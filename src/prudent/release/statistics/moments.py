@@ -47,9 +47,9 @@ from prudent.release.sums.moments import (
     Moments,
     MomentSpread,
     MomentSums,
+    OctaveSums,
     fine_lattice,
 )
-from prudent.release.sums.octaves import OctaveSums
 
 WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
