@@ -16,9 +16,8 @@ from prudent.audit import audit
 from prudent.release import partitions, statistics
 from prudent.release.exponential import quantile as selection
 from prudent.release.lattice import Lattice
-from prudent.release.noise import Distribution, ReproducibleNoise
+from prudent.release.noise import AdditiveMechanism, Distribution, ReproducibleNoise
 from prudent.release.ptr import mechanism as mechanisms
-from prudent.release.sums.additive import AdditiveMechanism
 from prudent.training.noise import HostNoise
 from tests.audit.releases import CASES, additive, audit_case
 from tests.oracles.array_column import ArrayColumn

@@ -46,8 +46,7 @@ from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.records.arrays import NONE
 from prudent.release.charging import ChargedRelease, Preview, charge
-from prudent.release.noise import Noise, source_of
-from prudent.release.sums.additive import AdditiveMechanism, shares_of
+from prudent.release.noise import AdditiveMechanism, Noise, shares_of, source_of
 
 STEPS = 1 << 12  # the weight 1, in steps
 UNTOUCHABLE = int(np.iinfo(np.int64).max)  # the radius of a prediction that no record can move

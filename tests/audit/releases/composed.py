@@ -11,8 +11,7 @@ import numpy as np
 from prudent.accounting import PldAccountant
 from prudent.accounting.losses.repeated_selection import Geometric
 from prudent.certify.classifier import CertifiedClassifier
-from prudent.release.noise import Noise
-from prudent.release.sums.additive import AdditiveMechanism
+from prudent.release.noise import AdditiveMechanism, Noise
 from prudent.tune import Candidate, tune
 from prudent.tune.tuning import calibrate
 from tests.audit.releases.case import Case, Make, Run

@@ -21,7 +21,15 @@ from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind, Pool
 from prudent.release.columns.scales import NUMBER
 from prudent.release.exponential.interval import PrivateInterval
-from prudent.release.noise import Distribution, Noise
+from prudent.release.noise import (
+    LARGEST_EPSILON,
+    SMALLEST_EPSILON,
+    AdditiveMechanism,
+    Distribution,
+    Noise,
+    composed,
+    shares_of,
+)
 from prudent.release.outcome import (
     Branch,
     CountSpread,
@@ -31,13 +39,6 @@ from prudent.release.outcome import (
     UnknownSpread,
 )
 from prudent.release.request import Priced, Request, Statistic, repeated
-from prudent.release.sums.additive import (
-    LARGEST_EPSILON,
-    SMALLEST_EPSILON,
-    AdditiveMechanism,
-    composed,
-    shares_of,
-)
 from prudent.release.sums.moments import (
     CONFIDENCE,
     ClippedShare,

@@ -36,7 +36,7 @@ from prudent.release.columns.scales import Scale
 from prudent.release.columns.table_columns import PairColumn, ProductSums
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.lattice import Lattice, check_bounds
-from prudent.release.noise import Noise
+from prudent.release.noise import AdditiveMechanism, Noise, NoiseRegion, composed, shares_of
 from prudent.release.outcome import Branch, Released, ScaledSpread, UnknownSpread
 from prudent.release.request import Priced, Request, Statistic
 from prudent.release.statistics.moments import (
@@ -48,7 +48,6 @@ from prudent.release.statistics.moments import (
     clipped_values,
     preview,
 )
-from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion, composed, shares_of
 from prudent.release.sums.moments import ClippedShare, Clipping, Moments, MomentSpread
 
 Kind = Literal["weighted", "covariance", "correlation"]

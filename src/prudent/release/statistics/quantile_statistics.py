@@ -37,7 +37,7 @@ from prudent.release.exponential.quantile import (
     Selected,
     for_units,
 )
-from prudent.release.noise import Noise
+from prudent.release.noise import AdditiveMechanism, Noise, composed, shares_of
 from prudent.release.outcome import Branch, Outcome, Released, ReleasedInterval, ScaledSpread
 from prudent.release.ptr import margins
 from prudent.release.ptr.margins import RobustValue
@@ -45,7 +45,6 @@ from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechani
 from prudent.release.request import Priced, Request, Statistic, check_single
 from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
-from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
 
 _ADVICE = (
     "Leave the proposal out (the exponential mechanism needs none and never refuses), propose "

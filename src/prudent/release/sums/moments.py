@@ -60,9 +60,8 @@ from prudent.release.lattice import (
     end_of_half_octave,
     half_octaves,
 )
-from prudent.release.noise import Distribution, Noise
+from prudent.release.noise import AdditiveMechanism, Distribution, Noise, NoiseRegion
 from prudent.release.outcome import NoiseSpread
-from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion
 
 Moment = Literal["count", "mean", "variance", "deviation"]
 
