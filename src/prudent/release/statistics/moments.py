@@ -1,7 +1,7 @@
 """Private counts, sums, means, shares and variances, by noise on exact sums of clipped values.
 
 With public bounds the values are clipped to them. Without, the bounds are private, and a part of ε
-pays for them (see `prudent.release.sums.moments`) and for the share of values that they clip.
+pays for them (see `prudent.release.moment_sums`) and for the share of values that they clip.
 The interval is about the clipped values. Nothing is tested, so nothing is refused, and with Laplace
 noise there is no δ.
 """
@@ -21,6 +21,18 @@ from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind, Pool
 from prudent.release.columns.scales import NUMBER
 from prudent.release.exponential.interval import PrivateInterval
+from prudent.release.moment_sums import (
+    CONFIDENCE,
+    ClippedShare,
+    ClippedTotal,
+    Clipping,
+    Moment,
+    Moments,
+    MomentSpread,
+    MomentSums,
+    OctaveSums,
+    fine_lattice,
+)
 from prudent.release.noise import (
     LARGEST_EPSILON,
     SMALLEST_EPSILON,
@@ -39,18 +51,6 @@ from prudent.release.outcome import (
     UnknownSpread,
 )
 from prudent.release.request import Priced, Request, Statistic, repeated
-from prudent.release.sums.moments import (
-    CONFIDENCE,
-    ClippedShare,
-    ClippedTotal,
-    Clipping,
-    Moment,
-    Moments,
-    MomentSpread,
-    MomentSums,
-    OctaveSums,
-    fine_lattice,
-)
 
 WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
