@@ -19,8 +19,8 @@ from prudent.release.ptr.margins import (
     interquartile_range,
     quantile,
 )
-from prudent.release.ptr.trimmed import trimmed_mean as measured_mean
 from prudent.release.statistics import iqr, median, trimmed_mean
+from prudent.release.statistics.tested import trimmed_mean as measured_mean
 from tests.oracles.array_column import ArrayColumn
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}

@@ -30,8 +30,8 @@ from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Groups, Released, group_title
 from prudent.release.ptr.margins import category_mode, interquartile_range
-from prudent.release.ptr.trimmed import trimmed_mean
 from prudent.release.statistics import median, mode, proportion, top_k
+from prudent.release.statistics.tested import trimmed_mean
 from tests.release.columns.odd_values import (
     Hostile,
     HostileDate,
