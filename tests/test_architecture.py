@@ -251,7 +251,7 @@ def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
     [
         ("accounting/events.py", "from prudent.training import Plan"),
         ("accounting/events.py", "from ..training import Plan"),
-        ("accounting/events.py", "import prudent.release.ptr.margins"),
+        ("accounting/events.py", "import prudent.release.margins"),
         ("accounting/events.py", "from prudent import PldAccountant"),
         ("accounting/events.py", "def late():\n    import torch"),
         ("training/plan.py", "from prudent_lab.corruption import RandomLabelFlip"),

@@ -14,10 +14,10 @@ from prudent.accounting import PldAccountant, pld_accountant
 from prudent.accounting.losses.pairs import Dominating
 from prudent.audit import audit
 from prudent.release import partitions, statistics
+from prudent.release import propose_test_release as mechanisms
 from prudent.release.exponential import quantile as selection
 from prudent.release.lattice import Lattice
 from prudent.release.noise import AdditiveMechanism, Distribution, ReproducibleNoise
-from prudent.release.ptr import mechanism as mechanisms
 from prudent.training.noise import HostNoise
 from tests.audit.releases import CASES, additive, audit_case
 from tests.oracles.array_column import ArrayColumn

@@ -60,8 +60,8 @@ from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.columns.column import redact_errors
 from prudent.release.exponential.measure import Decay, DoubleMeasure, Measure, choose, draw, rate
 from prudent.release.lattice import FloatArray, IntArray
+from prudent.release.margins import rational
 from prudent.release.noise import Noise, source_of
-from prudent.release.ptr.margins import rational
 
 
 class Ranked(Protocol):

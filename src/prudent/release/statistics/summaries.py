@@ -24,10 +24,10 @@ from prudent.release.exponential.many_quantiles import (
     placed,
 )
 from prudent.release.exponential.quantile import CONFIDENCE, Selected
+from prudent.release.margins import HALF, rational
 from prudent.release.moment_sums import ClippedShare, Moment, MomentSpread
 from prudent.release.noise import LARGEST_EPSILON, AdditiveMechanism, Noise, composed, shares_of
 from prudent.release.outcome import TOO_FEW, Answer, Branch, NoiseSpread, Released, UnknownSpread
-from prudent.release.ptr.margins import HALF, rational
 from prudent.release.request import Priced, Request, Statistic, release, repeated
 from prudent.release.statistics.moments import (
     Count,

@@ -24,16 +24,16 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from prudent import _validate
+from prudent.release import margins
 from prudent.release.certificates import MARGIN_CAP, distance_by_margin
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind, in_order
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.lattice import FloatArray, IntArray, Lattice, check_bounds
+from prudent.release.margins import RobustValue, Window
 from prudent.release.noise import Noise
 from prudent.release.outcome import Outcome, Refused, Released, ScaledSpread
-from prudent.release.ptr import margins
-from prudent.release.ptr.margins import RobustValue, Window
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
+from prudent.release.propose_test_release import ProposeTestReleaseMechanism as Mechanism
 from prudent.release.request import Priced, Request, Statistic, check_single
 
 _DOUBTFUL = 1e-13  # relative error bound, many times that of a dozen roundings of doubles
@@ -446,9 +446,7 @@ class TrimmedMean(Tested):
     def measure(self, records: Column, mechanism: Mechanism, propose: int, cap: int) -> RobustValue:
         lattice = mechanism.lattice
         of_none = self._of_none(lattice, mechanism.bounds, records.scale)
-        return trimmed_mean(
-            records, lattice, self.trim, default=of_none, propose=propose, cap=cap
-        )
+        return trimmed_mean(records, lattice, self.trim, default=of_none, propose=propose, cap=cap)
 
     def _of_none(self, lattice: Lattice, bounds: tuple[float, float] | None, scale: Scale) -> int:
         """The value when trimming leaves no record, in steps."""
