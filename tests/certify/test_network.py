@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from prudent.certify import features
+from prudent.certify.counts import SCALE
 from prudent.certify.features import shipped_landmarks
-from prudent.certify.landmarks import SCALE
 from prudent.records import quantized_cnn
 from prudent.records.quantized_cnn import (
     Layer,

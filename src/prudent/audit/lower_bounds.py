@@ -19,9 +19,10 @@ and FPR refute each δ that contradicts one of the two. Two rates share the conf
 Both assume that runs are independent, and that the test (a score and its thresholds) was fixed
 before the runs that are counted. So thresholds are chosen on other runs, see `choose_thresholds`.
 
-**Scores** say how much an output speaks for the record. A learned one estimates the log-ratio of the two densities at an output. It is the log-ratio of
-the frequencies of the output's category, plus that of its numbers given the category. A poor
-estimate costs power, never validity: the runs that are counted are others.
+**Scores** say how much an output speaks for the record. A learned one estimates the log-ratio of
+the two densities at an output. It is the log-ratio of the frequencies of the output's category,
+plus that of its numbers given the category. A poor estimate costs power, never validity: the runs
+that are counted are others.
 """
 
 import datetime as dt

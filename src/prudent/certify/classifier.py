@@ -24,12 +24,20 @@ from prudent._validate import ArgumentError
 from prudent.budget import LedgerLike
 from prudent.certify.counts import (
     TOTALS_SHARE,
+    Codes,
     Counts,
+    Crowding,
+    Features,
+    Landmarks,
+    Partition,
     Pricing,
     Whole,
     decided,
     moves_of,
+    public_ramp,
+    random_directions,
     scores_of,
+    whole,
 )
 from prudent.certify.features import (
     SHIPPED,
@@ -40,16 +48,6 @@ from prudent.certify.features import (
     alone,
     named,
     shipped_landmarks,
-)
-from prudent.certify.landmarks import (
-    Codes,
-    Crowding,
-    Features,
-    Landmarks,
-    Partition,
-    public_ramp,
-    random_directions,
-    whole,
 )
 from prudent.receipts.making import ReceiptTarget
 from prudent.records.arrays import Classes, declared_width, numbers_of, parts

@@ -32,8 +32,17 @@ import numpy.typing as npt
 
 from prudent import _extras, _validate
 from prudent._validate import ArgumentError
-from prudent.certify.counts import STEPS, Weights, Whole
-from prudent.certify.landmarks import Codes, Crowding, Features, Landmarks, Partition, whole
+from prudent.certify.counts import (
+    STEPS,
+    Codes,
+    Crowding,
+    Features,
+    Landmarks,
+    Partition,
+    Weights,
+    Whole,
+    whole,
+)
 from prudent.records.arrays import NONE, ArrayForm, numbers_of, parts
 from prudent.records.quantized_cnn import TOP, Network, shipped_network
 
