@@ -192,7 +192,7 @@ def _feature_file(name: str) -> Callable[[], list[bytes]]:
 
 def _read_features(name: str) -> Callable[[Path], object]:
     def read(path: Path) -> object:
-        from prudent.records.quantized_cnn import read_network
+        from prudent.certify.features import read_network
         from prudent_lab.features import sentences
 
         return sentences.read(path) if name == "sentences" else read_network(path)
