@@ -33,10 +33,9 @@ from prudent._validate import ArgumentError
 from prudent._warning import PrivacyWarning, warn_once
 from prudent.accounting.relations import ADD_REMOVE
 from prudent.accounting.robustness import Certifier
-from prudent.estimators.engine import SumEngine
+from prudent.estimators.engine import BudgetPart, Prices, SumEngine, calibrate
 from prudent.estimators.formula import Formula, FormulaRows
 from prudent.estimators.rows import ModelData, array_of, is_frame, is_table, queries_of
-from prudent.estimators.shares import BudgetPart, Prices, calibrate
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import ChargedRelease, Preview, charge
 from prudent.release.columns.column import redact_errors
