@@ -262,7 +262,7 @@ def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
         ("training/step.py", "from prudent.audit.training import white_box"),
         ("certify/classifier.py", "from prudent.audit import audit"),
         ("certify/features/__init__.py", "from tools.feature_files import landmarks"),
-        ("records/form.py", "from prudent.training.keystream import Key"),
+        ("records/reader.py", "from prudent.training.keystream import Key"),
         ("cli/commands/release.py", "import prudent_verify"),
         ("cli/commands/checks.py", "from prudent_lab.named_datasets import NAMED_DATASETS"),
         ("cli/commands/release.py", "def late():\n    from prudent_lab import datasets"),

@@ -17,9 +17,8 @@ from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.records import PUBLIC, Seeds
 from prudent.records.containers import count_of, fingerprint, tensors_of
-from prudent.records.form import inputs_and_targets
 from prudent.records.people import PeopleReader, TensorReader, Unit, Units
-from prudent.records.reader import Collate, RecordReader
+from prudent.records.reader import Collate, RecordReader, inputs_and_targets
 from prudent.training.chunk import Chunk
 from prudent.training.parallel.processes import Processes
 from prudent.training.run.execution import Execution
