@@ -40,9 +40,8 @@ from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import ChargedRelease, Preview, charge
 from prudent.release.columns.column import redact_errors
 from prudent.release.lattice import FloatArray, check_bounds
-from prudent.release.noise import source_of
+from prudent.release.noise import PartitionSelection, source_of
 from prudent.release.outcome import Refused
-from prudent.release.partitions import PartitionSelection
 
 _SELECTION = 0.1  # of ε and of δ, for the levels of all private categories
 _ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better than a guess

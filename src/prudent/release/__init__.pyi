@@ -18,6 +18,7 @@ from prudent.release.margins import RobustValue as RobustValue
 from prudent.release.margins import UnsafeMarginError as UnsafeMarginError
 from prudent.release.margins import check_margin as check_margin
 from prudent.release.noise import Distribution as Distribution
+from prudent.release.noise import PartitionSelection as PartitionSelection
 from prudent.release.noise import ReproducibleNoise as ReproducibleNoise
 from prudent.release.noise import SecureNoise as SecureNoise
 from prudent.release.outcome import Branch as Branch
@@ -25,7 +26,6 @@ from prudent.release.outcome import Groups as Groups
 from prudent.release.outcome import Outcome as Outcome
 from prudent.release.outcome import Refused as Refused
 from prudent.release.outcome import Released as Released
-from prudent.release.partitions import PartitionSelection as PartitionSelection
 from prudent.release.propose_test_release import (
     ProposeTestReleaseMechanism as ProposeTestReleaseMechanism,
 )

@@ -39,9 +39,8 @@ from prudent.release.columns.column import (
     together,
 )
 from prudent.release.joins import Join
-from prudent.release.noise import Distribution, Noise, shares_of, source_of
+from prudent.release.noise import Distribution, Noise, PartitionSelection, shares_of, source_of
 from prudent.release.outcome import Groups, Refused, Released
-from prudent.release.partitions import PartitionSelection
 
 SELECTION_SHARE = 1 / 3
 """The fraction of ε that the choice of private groups costs; the rest is for each statistic.
