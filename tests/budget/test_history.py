@@ -8,7 +8,7 @@ import dp_accounting as dp
 import pytest
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
-from prudent.budget.charges import row_after
+from prudent.budget.allowance import row_after
 from prudent.budget.ledger import (
     ChargeDetails,
     Ledger,

@@ -463,7 +463,7 @@ def _rows() -> list[bytes]:
 
 def _read_rows(content: bytes) -> object:
     """A ledger with these documents and right hashes, as whoever owns the database can make one."""
-    from prudent.budget.charges import BEFORE_THE_FIRST, _digest
+    from prudent.budget.allowance import BEFORE_THE_FIRST, _digest
     from prudent.budget.storage import LedgerRow
 
     path = folder() / "rows.db"

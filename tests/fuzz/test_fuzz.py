@@ -73,8 +73,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "prudent_lab/paper/report/page.py",  # comes with the package
         "prudent_lab/paper/results.py",  # results
         "prudent_lab/paper/jobs.py",  # comes with the package
-        "budget/allowance.py",  # known ledgers
-        "budget/charges.py",  # ledger rows
+        "budget/allowance.py",  # ledger rows, known ledgers
         "receipts/making.py",  # what pip wrote about the installed package
         "receipts/pages.py",  # the row of a receipt that was read
         "receipts/receipt.py",  # receipt
