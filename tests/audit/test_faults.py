@@ -13,7 +13,7 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from prudent.accounting import PldAccountant, pld_accountant
 from prudent.accounting.losses.pairs import Dominating
 from prudent.audit import audit
-from prudent.release import propose_test_release as mechanisms
+from prudent.release import ptr as mechanisms
 from prudent.release import statistics
 from prudent.release.exponential import quantile as selection
 from prudent.release.lattice import Lattice

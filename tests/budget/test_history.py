@@ -15,7 +15,7 @@ from prudent.budget.ledger import (
     LedgerError,
     TamperedLedgerError,
 )
-from prudent.release.propose_test_release import ProposeTestReleaseMechanism
+from prudent.release.ptr import ProposeTestReleaseMechanism
 from tests.budget.test_verify import edited, overwrite, rehashed
 from tests.raising import refused
 

@@ -26,10 +26,8 @@ from prudent.release.outcome import Groups as Groups
 from prudent.release.outcome import Outcome as Outcome
 from prudent.release.outcome import Refused as Refused
 from prudent.release.outcome import Released as Released
-from prudent.release.propose_test_release import (
-    ProposeTestReleaseMechanism as ProposeTestReleaseMechanism,
-)
-from prudent.release.propose_test_release import on_lattice as on_lattice
+from prudent.release.ptr import ProposeTestReleaseMechanism as ProposeTestReleaseMechanism
+from prudent.release.ptr import on_lattice as on_lattice
 from prudent.release.questions.sql import sql as sql
 from prudent.release.questions.tables import Ask as Ask
 from prudent.release.questions.tables import ReleasedTable as ReleasedTable

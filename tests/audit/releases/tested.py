@@ -22,7 +22,7 @@ from prudent.release import margins, statistics
 from prudent.release.margins import RobustValue
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Released
-from prudent.release.propose_test_release import ProposeTestReleaseMechanism
+from prudent.release.ptr import ProposeTestReleaseMechanism
 from prudent.release.request import Request
 from prudent.release.statistics import tested
 from tests.audit.releases.case import Case, Make, Run, discrete_laplace, exact_epsilon

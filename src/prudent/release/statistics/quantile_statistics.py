@@ -41,7 +41,7 @@ from prudent.release.exponential.quantile import (
 from prudent.release.margins import RobustValue
 from prudent.release.noise import AdditiveMechanism, Noise, composed, shares_of
 from prudent.release.outcome import Branch, Outcome, Released, ReleasedInterval, ScaledSpread
-from prudent.release.propose_test_release import ProposeTestReleaseMechanism as Mechanism
+from prudent.release.ptr import ProposeTestReleaseMechanism as Mechanism
 from prudent.release.request import Priced, Request, Statistic, check_single
 from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested

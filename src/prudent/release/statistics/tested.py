@@ -33,7 +33,7 @@ from prudent.release.lattice import FloatArray, IntArray, Lattice, check_bounds
 from prudent.release.margins import RobustValue, Window
 from prudent.release.noise import Noise
 from prudent.release.outcome import Outcome, Refused, Released, ScaledSpread
-from prudent.release.propose_test_release import ProposeTestReleaseMechanism as Mechanism
+from prudent.release.ptr import ProposeTestReleaseMechanism as Mechanism
 from prudent.release.request import Priced, Request, Statistic, check_single
 
 _DOUBTFUL = 1e-13  # relative error bound, many times that of a dozen roundings of doubles
