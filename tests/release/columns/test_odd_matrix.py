@@ -78,7 +78,7 @@ OF_TEXTS = [
 ]
 OF_NUMBERS = [
     *("median, proposed", "quantiles, chosen", "trimmed_mean, bounded", "iqr, proposed"),
-    *("median, per unit, mean", "mode, of numbers", "sum, bounded", "certify_quantile, high"),
+    *("median, per unit, mean", "mode, certified", "sum, bounded", "certify_quantile, high"),
     *("quantile, proposed", "histogram, edges", "median, per unit, 2", "mean, bounded"),
     *("median, chosen", "count, values", "median, dry run", "iqr, chosen"),
     *("covariance, units", "ratio, bounded", "weighted_mean, weights", "correlation, bounded"),

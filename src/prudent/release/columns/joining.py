@@ -221,8 +221,8 @@ def rows_per_unit(rows: ir.Table, unit: str, most: int) -> ir.Table:
     rows = rows.filter(rows[unit].notnull())
     order = [exact(rows[name], engine) for name in sortable if name != unit]
     # Values of these that are not the same may compare as equal.
-    kinds = (dt.Floating, dt.Decimal, dt.Interval)
-    alike = [name for name in sortable if isinstance(rows[name].type(), kinds)]
+    inexact = (dt.Floating, dt.Decimal, dt.Interval)
+    alike = [name for name in sortable if isinstance(rows[name].type(), inexact)]
     order += [exact(rows[name].cast("string"), engine) for name in alike]
     return evenly_spaced(rows, [unit], most, order).select(*sortable)
 

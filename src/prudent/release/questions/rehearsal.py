@@ -97,7 +97,7 @@ def _watch(found: TableColumn, column: TableColumn, note: Note) -> None:
     found.rehearses = column  # type: ignore[attr-defined]
 
     def noted(asked: Sequence[ColumnQuery]) -> list[Any]:
-        real = [attrs.evolve(each, column=each.column.rehearses) for each in asked]  # type: ignore[attr-defined]
+        real = [attrs.evolve(each, column=each.column.rehearses) for each in asked]
         for some in alike(real):
             some_real = [real[place] for place in some]
             whole = some_real[0].column.share.whole  # what the engine keeps would be computed
