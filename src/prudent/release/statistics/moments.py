@@ -62,7 +62,7 @@ _MEAN_WIDE_SHARE = 0.09  # of a mean or a sum, instead of `WIDE_SHARE`
 _MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 2.0}
 _OF_GROUPS = 0.5  # of these fractions, with groups: bounds that all of them share cost each less
 _HALVINGS = 8  # with groups, in the second step: one less, since less of ε keeps bounds wide
-_FEW = 160.0  # records times ε: for fewer no bounds of a mean or a sum are sought (`sums.octaves`)
+_FEW = 160.0  # records times ε: for fewer no bounds of a mean or a sum are sought (`OctaveSums`)
 _WIDE, _NARROW = 1 / 2, 1 / 4  # of the bounds: intervals of too few records, and of enough
 _MANY, _STEEPEST = 1e4, 5.0  # records times ε from which on narrower bounds are preferred: their s
 
