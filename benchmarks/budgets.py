@@ -19,7 +19,7 @@ from prudent.accounting import PldAccountant
 from prudent.budget.filters import AdaptiveFilter
 from prudent.budget.prices import pure_epsilon
 from prudent.release.exponential.quantile import ExponentialQuantile
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr import ProposeTestReleaseMechanism
 
 EPSILON, DELTA = 1.0, 1e-6
 MOST = 4096

@@ -20,8 +20,7 @@ from tools.feature_files import landmarks as made
 from tools.feature_files.glyphs import digits
 
 from prudent.certify.classifier import RECORDS
-from prudent.certify.features import Images
-from prudent.records.quantized_cnn import TOP, shipped_network
+from prudent.certify.features import TOP, Images, shipped_network
 from prudent_lab.certifying import CHOSEN_ON
 from prudent_lab.datasets import load
 

@@ -219,7 +219,7 @@ def variants(dataset):
 
 @functools.cache
 def glyph_network():
-    from prudent.records.quantized_cnn import shipped_network
+    from prudent.certify.features import shipped_network
 
     return shipped_network("glyphs")[0].layers
 

@@ -148,7 +148,7 @@ class Traffic:
     """How many queries were asked, and how much came back, at eight bytes a number."""
 
     def __init__(self) -> None:
-        from prudent.release.columns import queries, table_rows
+        from prudent.release.columns import opening, queries
 
         self.queries = self.rows = self.bytes = 0
         fetch, batches = queries.fetched, queries.arrow_batches
@@ -165,7 +165,7 @@ class Traffic:
             self.queries += 1
             yield from batches(expression, *size)  # within this process: nothing comes back
 
-        queries.fetched = table_rows.fetched = counted
+        queries.fetched = opening.fetched = counted
         queries.arrow_batches = watched
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import prudent
 from prudent import _validate
-from prudent.release.failures import SourceArgumentError, SourceError
+from prudent.release.columns.column import SourceArgumentError, SourceError
 
 CHECKS = [
     _validate.positive,

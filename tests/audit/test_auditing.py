@@ -13,7 +13,7 @@ import pytest
 import prudent
 from prudent.audit import AuditResult, audit
 from prudent.audit.auditing import MeasuredCurve, claimed_curve, fair_coins, judge
-from prudent.audit.scores import described
+from prudent.audit.lower_bounds import described
 from prudent.release import median
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Branch

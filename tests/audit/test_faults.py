@@ -13,12 +13,16 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from prudent.accounting import PldAccountant, pld_accountant
 from prudent.accounting.losses.pairs import Dominating
 from prudent.audit import audit
-from prudent.release import partitions, statistics
+from prudent.release import ptr as mechanisms
+from prudent.release import statistics
 from prudent.release.exponential import quantile as selection
 from prudent.release.lattice import Lattice
-from prudent.release.noise import Distribution, ReproducibleNoise
-from prudent.release.ptr import mechanism as mechanisms
-from prudent.release.sums.additive import AdditiveMechanism
+from prudent.release.noise import (
+    AdditiveMechanism,
+    Distribution,
+    PartitionSelection,
+    ReproducibleNoise,
+)
 from prudent.training.noise import HostNoise
 from tests.audit.releases import CASES, additive, audit_case
 from tests.oracles.array_column import ArrayColumn
@@ -129,7 +133,7 @@ def half_the_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wrong_delta(monkeypatch: pytest.MonkeyPatch) -> None:
     """δ of every choice of groups is 0.1 where less is claimed."""
-    select = partitions.PartitionSelection
+    select = PartitionSelection
     monkeypatch.setattr(
         additive, "PartitionSelection", lambda epsilon, delta: select(epsilon=epsilon, delta=0.1)
     )

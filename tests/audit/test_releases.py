@@ -11,8 +11,8 @@ import pytest
 
 import prudent
 from prudent.accounting import DiscreteLaplaceTest
+from prudent.release.margins import RobustValue
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.ptr.margins import RobustValue
 from tests.audit.releases import CASES, audit_case, tested
 from tests.audit.releases.case import Case, delta_of_errors, exact_epsilon
 

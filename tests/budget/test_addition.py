@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from prudent.budget import prices
 from prudent.budget.filters import AdaptiveFilter, Sums
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr import ProposeTestReleaseMechanism
 from tests.budget.test_filters import SPARE, admitted, worst_delta
 
 

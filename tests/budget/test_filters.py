@@ -26,7 +26,7 @@ from prudent.accounting.losses import moments
 from prudent.accounting.losses.moments import gaussian_delta
 from prudent.budget.filters import AdaptiveFilter, Room, sum_up
 from prudent.budget.prices import GAUSSIAN, RENYI, SET_ASIDE, price
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr import ProposeTestReleaseMechanism
 
 calibrate = ProposeTestReleaseMechanism.calibrate
 SPARE = 1 + 2**-19  # what is told above the δ that an event needs

@@ -8,14 +8,14 @@ import dp_accounting as dp
 import pytest
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
-from prudent.budget.charges import row_after
+from prudent.budget.allowance import row_after
 from prudent.budget.ledger import (
     ChargeDetails,
     Ledger,
     LedgerError,
     TamperedLedgerError,
 )
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr import ProposeTestReleaseMechanism
 from tests.budget.test_verify import edited, overwrite, rehashed
 from tests.raising import refused
 

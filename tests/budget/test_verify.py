@@ -7,7 +7,7 @@ import dp_accounting as dp
 import pytest
 
 from prudent.accounting import serialisation
-from prudent.budget.charges import BEFORE_THE_FIRST, row_after
+from prudent.budget.allowance import BEFORE_THE_FIRST, row_after
 from prudent.budget.ledger import Ledger, OverBudgetError, TamperedLedgerError
 from prudent.budget.storage import LedgerRow, Store
 

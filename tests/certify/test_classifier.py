@@ -22,7 +22,7 @@ from prudent.accounting import PldAccountant
 from prudent.budget.ledger import Ledger, OverBudgetError
 from prudent.certify import CertifiedClassifier, Counts, Landmarks, NotFittedError
 from prudent.certify.counts import STEPS, UNTOUCHABLE, decided, moves_of
-from prudent.release.failures import SourceError
+from prudent.release.columns.column import SourceError
 from prudent.release.noise import Distribution, ReproducibleNoise, SecureNoise
 
 POINTS = np.array([[1.0, 0.0], [0.6, 0.8], [-0.3, 0.5]])

@@ -8,9 +8,8 @@ import pytest
 from tools.feature_files.glyphs import digits
 
 from prudent.certify import CertifiedClassifier
-from prudent.certify.counts import STEPS
+from prudent.certify.counts import NEAREST, SCALE, STEPS, Crowding, Landmarks, whole
 from prudent.certify.features import Vectors, shipped_landmarks
-from prudent.certify.landmarks import NEAREST, SCALE, Crowding, Landmarks, whole
 
 WIDTH = 6
 

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from prudent.certify import features
-from prudent.certify.features import shipped_landmarks
-from prudent.certify.landmarks import SCALE
-from prudent.records import quantized_cnn
-from prudent.records.quantized_cnn import (
+from prudent.certify.counts import SCALE
+from prudent.certify.features import (
     Layer,
     Network,
     read_network,
+    shipped_landmarks,
     shipped_network,
     write_network,
 )
@@ -208,7 +207,7 @@ def test_a_library_whose_products_are_not_exact_is_refused(monkeypatch: pytest.M
         short = len(rows) > 9 and rows.dtype == np.float32
         return 4 * np.rint(found / 4) if short else found
 
-    monkeypatch.setattr(quantized_cnn, "_product", short)
+    monkeypatch.setattr(features, "_product", short)
     with pytest.raises(RuntimeError, match="exact"):
         network.check()
     shipped_network.cache_clear()

@@ -15,7 +15,7 @@ from prudent import ArgumentError
 from prudent.certify import CertifiedClassifier
 from prudent.certify.counts import STEPS
 from prudent.certify.features import CENSUS, BinnedColumn, Partitions
-from prudent.release.failures import SourceError
+from prudent.release.columns.column import SourceError
 from prudent.release.noise import ReproducibleNoise
 from prudent_lab import certifying as experiment
 from prudent_lab.features.resnet import ResNet18Embedding, ResNet18Features, Whitened

@@ -16,7 +16,7 @@ from prudent.accounting.relations import Adjacency
 from prudent.budget.ledger import Ledger
 from prudent.cli import options
 from prudent.cli.commands.budget import app
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr import ProposeTestReleaseMechanism
 
 
 def run(*arguments: object) -> Result:

@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 
 from prudent.budget.ledger import Ledger
-from prudent.estimators import shares
+from prudent.estimators import engine
 from prudent.release.noise import ReproducibleNoise
 
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices in a moment, and noise that is the same in every run."""
-    monkeypatch.setattr(shares, "_total_mu", lambda e, d, *_: shares.gaussian_mu(e, d) / 1.05)
+    monkeypatch.setattr(engine, "_total_mu", lambda e, d, *_: engine.gaussian_mu(e, d) / 1.05)
     monkeypatch.setattr("prudent.release.noise.SecureNoise", lambda: ReproducibleNoise(7))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prudent.estimators import shares
+from prudent.estimators import engine
 from tests.servers import postgres_url, spark_session
 
 __all__ = ["postgres_url", "spark_session"]
@@ -15,9 +15,9 @@ def quick_prices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         return
 
     def quick(epsilon: float, delta: float, *given: object) -> float:
-        return shares.gaussian_mu(epsilon, delta) / 1.05
+        return engine.gaussian_mu(epsilon, delta) / 1.05
 
-    monkeypatch.setattr(shares, "_total_mu", quick)
+    monkeypatch.setattr(engine, "_total_mu", quick)
 
 
 @pytest.fixture

@@ -14,9 +14,19 @@ import pytest
 from prudent.accounting import ApproximateDpEvent, PldAccountant
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.estimators import engine as engines
-from prudent.estimators.engine import LADDER, LONGEST, SumEngine, on_grid, product
+from prudent.estimators.engine import (
+    LADDER,
+    LONGEST,
+    BudgetPart,
+    Prices,
+    SumEngine,
+    calibrate,
+    choices,
+    on_grid,
+    product,
+    sums,
+)
 from prudent.estimators.rows import ArrayRows
-from prudent.estimators.shares import BudgetPart, Prices, calibrate, choices, sums
 from prudent.release.noise import Distribution, Noise, ReproducibleNoise
 
 

@@ -18,7 +18,7 @@ from prudent.estimators import features as features_module
 from prudent.estimators.influence import CURVED, HEAVY, UNSEEN
 from prudent.estimators.linear import LinearModel
 from prudent.estimators.rows import ArrayRows
-from prudent.release.failures import SourceError
+from prudent.release.columns.column import SourceError
 from prudent.release.noise import ReproducibleNoise
 
 # The records of these tests are public.

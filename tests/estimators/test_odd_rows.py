@@ -13,8 +13,7 @@ from prudent import ArgumentError
 from prudent.estimators import LinearRegression
 from prudent.estimators.base import TooFewRecordsError
 from prudent.estimators.rows import ModelData, queries_of
-from prudent.release.noise import ReproducibleNoise
-from prudent.release.partitions import PartitionSelection
+from prudent.release.noise import PartitionSelection, ReproducibleNoise
 from tests.release.recording import Book
 
 

@@ -14,8 +14,7 @@ from prudent import ArgumentError
 from prudent.estimators import KMeans, LinearRegression, LogisticRegression
 from prudent.estimators.formula import FormulaRows
 from prudent.estimators.rows import ModelData
-from prudent.release.noise import ReproducibleNoise
-from prudent.release.partitions import PartitionSelection
+from prudent.release.noise import PartitionSelection, ReproducibleNoise
 from tests.release.recording import Book, Silence
 
 

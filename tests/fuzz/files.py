@@ -192,7 +192,7 @@ def _feature_file(name: str) -> Callable[[], list[bytes]]:
 
 def _read_features(name: str) -> Callable[[Path], object]:
     def read(path: Path) -> object:
-        from prudent.records.quantized_cnn import read_network
+        from prudent.certify.features import read_network
         from prudent_lab.features import sentences
 
         return sentences.read(path) if name == "sentences" else read_network(path)
@@ -463,7 +463,7 @@ def _rows() -> list[bytes]:
 
 def _read_rows(content: bytes) -> object:
     """A ledger with these documents and right hashes, as whoever owns the database can make one."""
-    from prudent.budget.charges import BEFORE_THE_FIRST, _digest
+    from prudent.budget.allowance import BEFORE_THE_FIRST, _digest
     from prudent.budget.storage import LedgerRow
 
     path = folder() / "rows.db"

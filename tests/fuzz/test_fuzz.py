@@ -58,7 +58,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
     assert found == {
         "_formats.py",  # npz, by datasets, classifier and features
         "accounting/serialisation.py",  # event
-        "certify/features/__init__.py",  # comes with the package
+        "certify/features/__init__.py",  # features network; comes with the package
         "prudent_lab/features/sentences.py",
         "certify/classifier.py",  # classifier
         "cli/answering.py",  # options
@@ -68,14 +68,12 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "prudent_lab/features/resnet.py",  # safetensors; comes with the package
         "prudent_lab/data_files.py",  # arrays that prudent wrote to the user's cache
         "prudent_lab/named_datasets.py",  # idx, cifar, reviews, census
-        "records/quantized_cnn.py",  # features network
         "cli/commands/pricing.py",  # event
         "prudent_lab/explore/__init__.py",  # comes with the package
         "prudent_lab/paper/report/page.py",  # comes with the package
         "prudent_lab/paper/results.py",  # results
         "prudent_lab/paper/jobs.py",  # comes with the package
-        "budget/allowance.py",  # known ledgers
-        "budget/charges.py",  # ledger rows
+        "budget/allowance.py",  # ledger rows, known ledgers
         "receipts/making.py",  # what pip wrote about the installed package
         "receipts/pages.py",  # the row of a receipt that was read
         "receipts/receipt.py",  # receipt

@@ -17,7 +17,7 @@ pytest.importorskip("duckdb", reason="tables are asked by DuckDB")
 
 import prudent
 from prudent.release.columns import dialects, sources, units
-from prudent.release.sums.additive import AdditiveMechanism
+from prudent.release.noise import AdditiveMechanism
 from tests.fuzz import neighbours, records
 from tests.fuzz.neighbours import Case, checked, draw, draw_model
 

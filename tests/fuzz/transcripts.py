@@ -21,7 +21,7 @@ import numpy as np
 from prudent.release import ReproducibleNoise
 from prudent.release.exponential import measure as measures
 from prudent.release.exponential.interval import IntervalChoice
-from prudent.release.partitions import ONE, PartitionSelection, in_order
+from prudent.release.noise import ONE, PartitionSelection, in_order
 
 
 @attrs.define(eq=False)

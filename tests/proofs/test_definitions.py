@@ -40,10 +40,10 @@ from prudent.budget.prices import pure_epsilon
 from prudent.certify.counts import Counts, Pricing
 from prudent.release.exponential.measure import UniformMeasure
 from prudent.release.exponential.quantile import NearTarget
+from prudent.release.margins import RobustValue
 from prudent.release.noise import Distribution
 from prudent.release.outcome import Refused
-from prudent.release.ptr.margins import RobustValue
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr import ProposeTestReleaseMechanism
 from tests.oracles.array_column import ArrayColumn
 from tests.proofs import test_extracted as extracted
 from tests.proofs.test_extracted import GRID, answers, at, columns, of_decay, pytestmark
@@ -381,9 +381,9 @@ CHECKS: dict[str, tuple[Callable[[], None], ...]] = {
     "certify.counts.scores_of": (compared("scores"),),
     "release.exponential.quantile.ExponentialQuantile": (extracted.test_spreads_agree,),
     "release.exponential.quantile.NearTarget": (check_window,),
-    "release.ptr.margins.interquartile_range": (compared("interquartile range"),),
-    "release.ptr.margins.quantile": (compared("quantile"), compared("margin of a quantile")),
-    "release.ptr.mechanism.ProposeTestReleaseMechanism": (check_mechanism,),
+    "release.margins.interquartile_range": (compared("interquartile range"),),
+    "release.margins.quantile": (compared("quantile"), compared("margin of a quantile")),
+    "release.ptr.ProposeTestReleaseMechanism": (check_mechanism,),
     "training.aggregation.ProposeTestRelease": (check_training,),
     "training.aggregation.keep_smallest": (check_training,),
 }
@@ -445,7 +445,7 @@ def test_a_function_that_only_raises_is_seen(name: str, monkeypatch: pytest.Monk
 
 
 DOMINATION, QUANTILE = "accounting.losses.domination", "release.exponential.quantile.NearTarget"
-MECHANISM = "release.ptr.mechanism.ProposeTestReleaseMechanism"
+MECHANISM = "release.ptr.ProposeTestReleaseMechanism"
 COUNTS = "certify.counts.Counts"
 MUTANTS = {
     "PTR passes at the threshold": (MECHANISM, "release", "margin > self", "margin >= self"),

@@ -26,7 +26,7 @@ from prudent.certify.counts import STEPS, UNTOUCHABLE, Counts, decided, moves_of
 from prudent.release.exponential.measure import UniformMeasure
 from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget
 from prudent.release.lattice import Lattice
-from prudent.release.ptr.margins import interquartile_range, quantile
+from prudent.release.margins import interquartile_range, quantile
 from tests.oracles.array_column import ArrayColumn
 
 PROGRAM = Path(__file__).resolve().parents[2] / "build" / "proofs" / "extracted"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from prudent.records.form import Form, StructureError, inputs_and_targets, row_of
+from prudent.records.reader import Form, StructureError, inputs_and_targets, row_of
 
 Pair = namedtuple("Pair", "a b")
 FLOAT, WHOLE = torch.zeros(2), torch.zeros(2, dtype=torch.int64)

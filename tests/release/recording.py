@@ -6,7 +6,7 @@ from typing import Any
 from prudent.release.noise import Distribution
 
 with contextlib.suppress(ImportError):  # now, before a test changes the sizes that it knows
-    import prudent.release.rehearsal  # noqa: F401
+    import prudent.release.questions.rehearsal  # noqa: F401
 
 
 class Book:

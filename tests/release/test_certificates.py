@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import prudent
+from prudent.release import margins
 from prudent.release.certificates import (
     CAP,
     DistanceRelease,
@@ -17,8 +18,7 @@ from prudent.release.certificates import (
 )
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.ptr import margins
-from prudent.release.ptr.trimmed import trimmed_mean
+from prudent.release.statistics.tested import trimmed_mean
 from tests.oracles.array_column import ArrayColumn
 
 DOMAIN = range(5)

@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.release.columns import scales
-from prudent.release.columns.column import Column
-from prudent.release.failures import UNREADABLE, SourceError, redact_errors
+from prudent.release.columns.column import UNREADABLE, Column, SourceError, redact_errors
 from prudent.release.outcome import Released
 from prudent.release.statistics import (
     certify_quantile,

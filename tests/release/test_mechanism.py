@@ -19,11 +19,11 @@ from prudent.accounting import (
     from_json,
     to_json,
 )
-from prudent.release.failures import SourceError
+from prudent.release.columns.column import SourceError
+from prudent.release.margins import RobustValue, UnsafeMarginError, check_margin, quantile
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, Refused, Released
-from prudent.release.ptr.margins import RobustValue, UnsafeMarginError, check_margin, quantile
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism, on_lattice
+from prudent.release.ptr import ProposeTestReleaseMechanism, on_lattice
 from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import data_sets, neighbours, records
 

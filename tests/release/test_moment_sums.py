@@ -10,11 +10,16 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
+from prudent.release import moment_sums
 from prudent.release.lattice import Lattice
-from prudent.release.noise import Distribution, ReproducibleNoise
-from prudent.release.sums import moments as moment_sums
-from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion, shares_of
-from prudent.release.sums.moments import ClippedTotal, Moments, MomentSums, fine_lattice
+from prudent.release.moment_sums import ClippedTotal, Moments, MomentSums, fine_lattice
+from prudent.release.noise import (
+    AdditiveMechanism,
+    Distribution,
+    NoiseRegion,
+    ReproducibleNoise,
+    shares_of,
+)
 from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import data_sets, neighbours, records
 

@@ -12,15 +12,15 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.release.columns.column import Column
 from prudent.release.lattice import FARTHEST, Lattice
-from prudent.release.outcome import Refused, Released
-from prudent.release.ptr.margins import (
+from prudent.release.margins import (
     RobustValue,
     check_margin,
     interquartile_range,
     quantile,
 )
-from prudent.release.ptr.trimmed import trimmed_mean as measured_mean
+from prudent.release.outcome import Refused, Released
 from prudent.release.statistics import iqr, median, trimmed_mean
+from prudent.release.statistics.tested import trimmed_mean as measured_mean
 from tests.oracles.array_column import ArrayColumn
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}

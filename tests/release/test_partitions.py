@@ -7,8 +7,7 @@ import mpmath
 import pytest
 
 from prudent.accounting import PldAccountant
-from prudent.release.noise import ReproducibleNoise
-from prudent.release.partitions import ONE, PartitionSelection
+from prudent.release.noise import ONE, PartitionSelection, ReproducibleNoise
 
 CASES = [(0.1, 1e-6), (1.0, 1e-6), (3.0, 0.01), (0.5, 1e-12), (8.0, 1e-9), (0.3, 0.4)]
 

@@ -5,12 +5,12 @@ import pytest
 pytest.importorskip("ibis")
 pytest.importorskip("sklearn")
 
-from prudent.estimators import shares
+from prudent.estimators import engine
 
 
 @pytest.fixture
 def quick_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     def about(epsilon: float, delta: float, *_: object) -> float:
-        return 0.95 * shares.gaussian_mu(epsilon, delta)
+        return 0.95 * engine.gaussian_mu(epsilon, delta)
 
-    monkeypatch.setattr(shares, "_total_mu", about)
+    monkeypatch.setattr(engine, "_total_mu", about)

@@ -12,7 +12,7 @@ pytest.importorskip("sklearn")
 
 from scipy.stats import norm
 
-from prudent.estimators.shares import Prices, choices, sums
+from prudent.estimators.engine import Prices, choices, sums
 from prudent.release import ReproducibleNoise
 from prudent.release.exponential.measure import rate
 from prudent.release.exponential.quantile import ExponentialQuantile

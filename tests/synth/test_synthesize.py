@@ -23,7 +23,7 @@ import prudent
 from prudent import ArgumentError
 from prudent.accounting import PldAccountant
 from prudent.release import ReproducibleNoise
-from prudent.release.failures import SourceError
+from prudent.release.columns.column import SourceError
 from prudent.samples import SAMPLES
 from prudent.synth import making
 from prudent.synth.columns import Source

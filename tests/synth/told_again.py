@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 
 from prudent.release import ReproducibleNoise
-from prudent.release.failures import SourceError
+from prudent.release.columns.column import SourceError
 from prudent.synth import synthesize
 from prudent.synth.engine import TableEngine
 

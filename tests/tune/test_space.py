@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from prudent.tune import Binomial, Geometric, NegativeBinomial, Poisson, Trial, TrialCount
-from prudent.tune.space import draw_count, draw_setting, probabilities
+from prudent.tune.candidate import draw_count, draw_setting, probabilities
 from tests.accounting.test_repeated_selection import probabilities as exact_probabilities
 
 COUNTS = [

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from prudent.records.quantized_cnn import TOP, write_network
+from prudent.certify.features import TOP, write_network
 from tools.feature_files import letters
 
 CURVES = 4

@@ -18,9 +18,8 @@ import numpy.typing as npt
 import torch
 
 from prudent._files import replacing
-from prudent.certify.features import images
-from prudent.certify.landmarks import Codes, Crowding, whole
-from prudent.records.quantized_cnn import TOP
+from prudent.certify.counts import Codes, Crowding, whole
+from prudent.certify.features import TOP, images
 from prudent_lab.features.resnet import FINE, Real, ResNet18Embedding, Whitened, roots
 from prudent_lab.recipes.random_images import draw
 from tools.feature_files.glyphs import Hand, digits, glyphs

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent._progress import track
-from prudent.records.quantized_cnn import TOP, Floats, Layer, write_network
+from prudent.certify.features import TOP, Floats, Layer, write_network
 
 _WEIGHT = 127
 _CHUNK = 2000

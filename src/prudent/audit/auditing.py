@@ -18,8 +18,16 @@ from rich.progress import track
 from prudent import _progress, _validate
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent.accounting.losses.loss_tables import TradeOff
-from prudent.audit.lower_bounds import BoolArray, Bound, FloatArray, bound_of_scores
-from prudent.audit.scores import Outputs, Score, best_score, each
+from prudent.audit.lower_bounds import (
+    BoolArray,
+    Bound,
+    FloatArray,
+    Outputs,
+    Score,
+    best_score,
+    bound_of_scores,
+    each,
+)
 
 Data = TypeVar("Data")
 

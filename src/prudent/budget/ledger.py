@@ -23,9 +23,16 @@ from prudent._progress import track
 from prudent._rounding import exact, rounded_up
 from prudent.accounting import serialisation
 from prudent.accounting.relations import ADD_REMOVE, Relation
-from prudent.budget import allowance, charges
-from prudent.budget.allowance import Allowance, SecondLedgerError
-from prudent.budget.charges import Charge, ChargeDetails, TamperedLedgerError, reading, tampered
+from prudent.budget import allowance
+from prudent.budget.allowance import (
+    Allowance,
+    Charge,
+    ChargeDetails,
+    SecondLedgerError,
+    TamperedLedgerError,
+    reading,
+    tampered,
+)
 from prudent.budget.filters import AdaptiveFilter, Offer, Room, Sums, offers
 from prudent.budget.storage import (
     LedgerError,
@@ -293,7 +300,7 @@ class Ledger:
                 state = self._filter.charged(self._journal.state, event, delta)
                 if not self._filter.admits(state):
                     raise OverBudgetError(asked, self._balance())
-                row = charges.row_after(
+                row = allowance.row_after(
                     self._journal.last,
                     dataset=self._dataset,
                     time=allowance.now(),
@@ -324,7 +331,7 @@ class Ledger:
         Raises:
             LedgerError: If the charge is not of this ledger, or its outcome is already noted.
         """
-        fields = charges.outcome_fields(charge, outcome, answer)
+        fields = allowance.outcome_fields(charge, outcome, answer)
         with self._turn:
             with self._store.exclusive(self._dataset):
                 self._journal.catch_up(self._store)
@@ -335,7 +342,7 @@ class Ledger:
                 if noted:
                     raise LedgerError(f"The outcome of charge {charge.sequence} is already noted.")
                 # No time: how long a release took is not public.
-                row = charges.row_after(self._journal.last, dataset=self._dataset, **fields)
+                row = allowance.row_after(self._journal.last, dataset=self._dataset, **fields)
                 self._store.append(self._dataset, row)
             self._journal.follow([row])
 
@@ -345,7 +352,7 @@ class Ledger:
         Later rows are left out: their times could tell how long a release took.
         """
         before, *rows = self._store.rows(self._dataset, charge.sequence - 1)
-        outcomes = (place for place, row in enumerate(rows) if charges.is_outcome_of(row, charge))
+        outcomes = (place for place, row in enumerate(rows) if allowance.is_outcome_of(row, charge))
         rows = rows[: next(outcomes, 0) + 1]
         return {
             "dataset": self._dataset,
@@ -402,7 +409,7 @@ class Ledger:
 
     def history(self) -> list[Charge]:
         """Every charge with its outcome, oldest first."""
-        return charges.with_outcomes(self._store.rows(self._dataset, 1))
+        return allowance.with_outcomes(self._store.rows(self._dataset, 1))
 
     def verify(self, digest: str | None = None) -> int:
         """Reads every row, follows the hashes, and prices every charge again.
@@ -502,7 +509,7 @@ class LedgerJournal:
     def __init__(self, dataset: str, filter_: AdaptiveFilter) -> None:
         self.dataset, self.filter = dataset, filter_
         self.state = filter_.opening()
-        self.last = charges.BEFORE_THE_FIRST
+        self.last = allowance.BEFORE_THE_FIRST
         self.answered: dict[int, bool] = {}
 
     def follow(self, rows: Iterable[LedgerRow]) -> None:
@@ -512,9 +519,9 @@ class LedgerJournal:
             TamperedLedgerError: At the first row that does not.
         """
         for row in rows:
-            fields = charges.fields_of(self.last, row, self.dataset)
-            if charges.is_outcome(fields):
-                self.answered[charges.read_outcome(row, fields, self.answered)] = True
+            fields = allowance.fields_of(self.last, row, self.dataset)
+            if allowance.is_outcome(fields):
+                self.answered[allowance.read_outcome(row, fields, self.answered)] = True
             elif row.sequence > 0:
                 with reading(row):
                     event = serialisation.from_plain(fields["event"])
@@ -548,14 +555,14 @@ def verify(rows: list[LedgerRow], dataset: str, budget: Allowance, digest: str |
     if digest is not None and digest not in {row.digest for row in rows}:
         raise TamperedLedgerError(
             f"No row of {dataset!r} has the digest {digest}: rows were taken away or rewritten. "
-            f"{charges.ADVICE}"
+            f"{allowance.ADVICE}"
         )
     return count
 
 
 def _check_price(row: LedgerRow, budget: Allowance, filter_: AdaptiveFilter, state: Sums) -> None:
     with reading(row):
-        noted = float(charges.decoded(row)["spent"])
+        noted = float(allowance.decoded(row)["spent"])
     spent = budget.for_relation(filter_.spent(state))
     if not noted >= spent * (1 - _VERSIONS_DIFFER):
         raise tampered(

@@ -17,7 +17,7 @@ import dp_accounting as dp
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent.accounting import ApproximateDpEvent, describe
 from prudent.accounting.attack_bounds import AttackBounds
-from prudent.budget.charges import Charge, TamperedLedgerError
+from prudent.budget.allowance import Charge, TamperedLedgerError
 from prudent.budget.filters import Offer
 from prudent.budget.ledger import Balance, Ledger
 from prudent.receipts.pages import PageTable, Sections, html_page, markdown_page

@@ -6,7 +6,6 @@ labels, radii = classifier.predict_radius(queries)
 """
 
 from prudent.certify.classifier import CertifiedClassifier, NotFittedError
-from prudent.certify.counts import Counts
-from prudent.certify.landmarks import Landmarks, Partition
+from prudent.certify.counts import Counts, Landmarks, Partition
 
 __all__ = ["CertifiedClassifier", "Counts", "Landmarks", "NotFittedError", "Partition"]

@@ -24,12 +24,20 @@ from prudent._validate import ArgumentError
 from prudent.budget import LedgerLike
 from prudent.certify.counts import (
     TOTALS_SHARE,
+    Codes,
     Counts,
+    Crowding,
+    Features,
+    Landmarks,
+    Partition,
     Pricing,
     Whole,
     decided,
     moves_of,
+    public_ramp,
+    random_directions,
     scores_of,
+    whole,
 )
 from prudent.certify.features import (
     SHIPPED,
@@ -41,20 +49,10 @@ from prudent.certify.features import (
     named,
     shipped_landmarks,
 )
-from prudent.certify.landmarks import (
-    Codes,
-    Crowding,
-    Features,
-    Landmarks,
-    Partition,
-    public_ramp,
-    random_directions,
-    whole,
-)
 from prudent.receipts.making import ReceiptTarget
 from prudent.records.arrays import Classes, declared_width, numbers_of, parts
 from prudent.release.charging import ChargedRelease
-from prudent.release.failures import redact_errors
+from prudent.release.columns.column import redact_errors
 from prudent.release.noise import Noise, source_of
 
 FORMAT = 2  # format number of saved classifiers

@@ -33,17 +33,15 @@ from prudent._validate import ArgumentError
 from prudent._warning import PrivacyWarning, warn_once
 from prudent.accounting.relations import ADD_REMOVE
 from prudent.accounting.robustness import Certifier
-from prudent.estimators.engine import SumEngine
+from prudent.estimators.engine import BudgetPart, Prices, SumEngine, calibrate
 from prudent.estimators.formula import Formula, FormulaRows
 from prudent.estimators.rows import ModelData, array_of, is_frame, is_table, queries_of
-from prudent.estimators.shares import BudgetPart, Prices, calibrate
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import ChargedRelease, Preview, charge
-from prudent.release.failures import redact_errors
+from prudent.release.columns.column import redact_errors
 from prudent.release.lattice import FloatArray, check_bounds
-from prudent.release.noise import source_of
+from prudent.release.noise import PartitionSelection, source_of
 from prudent.release.outcome import Refused
-from prudent.release.partitions import PartitionSelection
 
 _SELECTION = 0.1  # of ε and of δ, for the levels of all private categories
 _ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better than a guess

@@ -43,7 +43,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.estimators.base import BoundedEstimator, CoefficientSummary, PrivateEstimator
-from prudent.estimators.engine import LONGEST, SumEngine, along, lengths
+from prudent.estimators.engine import LONGEST, BudgetPart, SumEngine, along, choices, lengths, sums
 from prudent.estimators.features import (
     CLIP,
     STEP,
@@ -53,7 +53,6 @@ from prudent.estimators.features import (
     standardised,
 )
 from prudent.estimators.influence import CURVED, HELD, UNSEEN, Refined, has_direction, sandwich
-from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
 _FINENESS = 1024  # entries of the table for each unit of the exponent

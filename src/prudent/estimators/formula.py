@@ -42,8 +42,7 @@ from prudent.estimators.rows import (
     rows_of,
 )
 from prudent.release.lattice import FloatArray
-from prudent.release.noise import Noise
-from prudent.release.partitions import PartitionSelection
+from prudent.release.noise import Noise, PartitionSelection
 
 OTHER = "other"
 """The name of all levels that were not found."""

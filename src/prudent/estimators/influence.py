@@ -26,9 +26,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import chi2
 
-from prudent.estimators.engine import Map, SumEngine, lengths
+from prudent.estimators.engine import BudgetPart, Map, SumEngine, lengths, sums
 from prudent.estimators.features import StandardFeatures, Whitening, one_hot
-from prudent.estimators.shares import BudgetPart, sums
 from prudent.release.lattice import FloatArray
 
 STEPS = 2

@@ -26,7 +26,7 @@ from prudent import _validate
 from prudent._rounding import nearest, rounded_up
 from prudent.estimators.base import BoundedEstimator, CoefficientSummary
 from prudent.estimators.certificate import Pull, certify, radius_of
-from prudent.estimators.engine import SumEngine, along
+from prudent.estimators.engine import BudgetPart, Prices, SumEngine, along, choices, sums
 from prudent.estimators.features import (
     CLIP,
     FARTHEST,
@@ -39,7 +39,6 @@ from prudent.estimators.features import (
     standardised,
 )
 from prudent.estimators.influence import PARTS, Refined, far_whitening, refine
-from prudent.estimators.shares import BudgetPart, Prices, choices, sums
 from prudent.release.lattice import FloatArray
 
 _WITH_QUANTILE = 25.0  # records, times ε of a quantile of a column, below which it is a guess

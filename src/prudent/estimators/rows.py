@@ -26,8 +26,7 @@ from prudent.release.columns import scales
 from prudent.release.columns.column import Column, in_order
 from prudent.release.columns.scales import Scale
 from prudent.release.lattice import FloatArray
-from prudent.release.noise import Noise
-from prudent.release.partitions import PartitionSelection
+from prudent.release.noise import Noise, PartitionSelection
 
 _BATCH = 2**15
 _TEXTS = ("StringDtype", "CategoricalDtype")  # types of pandas that are declared to hold no numbers

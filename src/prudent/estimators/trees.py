@@ -22,9 +22,8 @@ from typing_extensions import override
 from prudent import _validate
 from prudent.estimators.base import PrivateEstimator
 from prudent.estimators.classifiers import PrivateClassifier, softmax
-from prudent.estimators.engine import SumEngine
+from prudent.estimators.engine import BudgetPart, SumEngine, choices, sums
 from prudent.estimators.features import one_hot, standardise
-from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
 _LEVELS = 4  # a column is cut into 2**_LEVELS bins

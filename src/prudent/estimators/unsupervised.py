@@ -17,9 +17,8 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.estimators.base import BoundedEstimator
-from prudent.estimators.engine import Map, SumEngine
+from prudent.estimators.engine import BudgetPart, Map, SumEngine, choices, sums
 from prudent.estimators.features import StandardFeatures, one_hot, standardised
-from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
 ROUNDS = 2

@@ -36,8 +36,7 @@ from prudent._validate import ArgumentError
 from prudent.records import Seeds, generators_kept
 from prudent.records.arrays import exact_key
 from prudent.records.containers import declared_form, digest
-from prudent.records.form import row_of
-from prudent.records.reader import TRIES, Collate, RecordReader
+from prudent.records.reader import TRIES, Collate, RecordReader, row_of
 
 _SLOTS = 8
 _PLAIN = (

@@ -14,7 +14,11 @@ from prudent.release.functions import table as table
 from prudent.release.joins import Join as Join
 from prudent.release.joins import join as join
 from prudent.release.lattice import Lattice as Lattice
+from prudent.release.margins import RobustValue as RobustValue
+from prudent.release.margins import UnsafeMarginError as UnsafeMarginError
+from prudent.release.margins import check_margin as check_margin
 from prudent.release.noise import Distribution as Distribution
+from prudent.release.noise import PartitionSelection as PartitionSelection
 from prudent.release.noise import ReproducibleNoise as ReproducibleNoise
 from prudent.release.noise import SecureNoise as SecureNoise
 from prudent.release.outcome import Branch as Branch
@@ -22,12 +26,8 @@ from prudent.release.outcome import Groups as Groups
 from prudent.release.outcome import Outcome as Outcome
 from prudent.release.outcome import Refused as Refused
 from prudent.release.outcome import Released as Released
-from prudent.release.partitions import PartitionSelection as PartitionSelection
-from prudent.release.ptr.margins import RobustValue as RobustValue
-from prudent.release.ptr.margins import UnsafeMarginError as UnsafeMarginError
-from prudent.release.ptr.margins import check_margin as check_margin
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as ProposeTestReleaseMechanism
-from prudent.release.ptr.mechanism import on_lattice as on_lattice
+from prudent.release.ptr import ProposeTestReleaseMechanism as ProposeTestReleaseMechanism
+from prudent.release.ptr import on_lattice as on_lattice
 from prudent.release.questions.sql import sql as sql
 from prudent.release.questions.tables import Ask as Ask
 from prudent.release.questions.tables import ReleasedTable as ReleasedTable

@@ -22,8 +22,8 @@ from prudent import _validate
 from prudent._rounding import exact, outward
 from prudent.accounting import DiscreteLaplaceTest
 from prudent.release.columns.column import Column
+from prudent.release.margins import RobustValue
 from prudent.release.noise import Noise, source_of
-from prudent.release.ptr.margins import RobustValue
 
 MARGIN_CAP = 2**15
 """Largest margin that is told apart for a certificate: the window it needs must be read."""

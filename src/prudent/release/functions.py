@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import attrs
 
 from prudent import _validate
+from prudent.release import margins
 from prudent.release.charging import Preview
 from prudent.release.joins import Join
 from prudent.release.outcome import Groups, Outcome, Released
-from prudent.release.ptr import margins
 from prudent.release.request import Request, Statistic, release
 from prudent.release.statistics import moments, pairs, summaries, tested
 from prudent.release.statistics import quantile_statistics as ranks

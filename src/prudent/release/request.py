@@ -29,13 +29,18 @@ from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
 from prudent.release.charging import AnyLedger, Preview, charge, opened_ledger
-from prudent.release.columns.column import Column, KeptGroups, Kind, PerUnit, Pool, together
-from prudent.release.failures import redact_errors
+from prudent.release.columns.column import (
+    Column,
+    KeptGroups,
+    Kind,
+    PerUnit,
+    Pool,
+    redact_errors,
+    together,
+)
 from prudent.release.joins import Join
-from prudent.release.noise import Distribution, Noise, source_of
+from prudent.release.noise import Distribution, Noise, PartitionSelection, shares_of, source_of
 from prudent.release.outcome import Groups, Refused, Released
-from prudent.release.partitions import PartitionSelection
-from prudent.release.sums.additive import shares_of
 
 SELECTION_SHARE = 1 / 3
 """The fraction of ε that the choice of private groups costs; the rest is for each statistic.
@@ -323,7 +328,7 @@ def _facts(part: Part) -> dict[str, Any]:
 def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
     """The parts with their table opened once: one connection, one snapshot, one copy of a frame."""
     from prudent.release.columns.joining import open_source
-    from prudent.release.columns.table_rows import columns_used
+    from prudent.release.columns.opening import columns_used
 
     data = request.data
     if not isinstance(data, Column):

@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from prudent.estimators.engine import SumEngine
+from prudent.estimators.engine import Prices, SumEngine
 from prudent.estimators.rows import ArrayRows
-from prudent.estimators.shares import Prices
 from prudent.release.exponential.measure import CoarseMeasure, Decay, choose, rate
 from prudent.release.exponential.quantile import ExponentialQuantile
 from prudent.release.lattice import (

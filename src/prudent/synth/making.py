@@ -2,7 +2,7 @@
 
 **Price.** A unit of at most r rows changes every count and score by at most r times what a record
 does (`prudent.synth.engine`). Parts get fixed fractions of μ², and one number, the total μ, is
-solved for with the event of all parts together, on the safe side (`prudent.estimators.shares`).
+solved for with the event of all parts together, on the safe side (`prudent.estimators.engine`).
 How often each part is used follows from public facts alone: the columns and their declared types.
 """
 
@@ -22,7 +22,7 @@ from prudent._validate import ArgumentError
 from prudent.accounting import ApproximateDpEvent
 from prudent.accounting.relations import ADD_REMOVE
 from prudent.budget import LedgerLike
-from prudent.estimators.shares import (
+from prudent.estimators.engine import (
     LARGEST_EPSILON,
     BudgetPart,
     Prices,
@@ -31,9 +31,9 @@ from prudent.estimators.shares import (
 )
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview, charge
+from prudent.release.columns.column import redact_errors
 from prudent.release.columns.dialects import fetched
 from prudent.release.columns.number_rows import NumberTable
-from prudent.release.failures import redact_errors
 from prudent.release.lattice import IntArray
 from prudent.release.noise import Noise, source_of
 from prudent.synth.columns import CHOICES, Domain, Source, discover

@@ -7,11 +7,11 @@ from prudent.accounting.losses.repeated_selection import Poisson as Poisson
 from prudent.accounting.losses.repeated_selection import TrialCount as TrialCount
 from prudent.tune.candidate import Candidate as Candidate
 from prudent.tune.candidate import Scored as Scored
+from prudent.tune.candidate import Trial as Trial
 from prudent.tune.fitting import HeldOutScore as HeldOutScore
 from prudent.tune.fitting import calibrate_plan as calibrate_plan
 from prudent.tune.fitting import search as search
 from prudent.tune.fitting import training as training
-from prudent.tune.space import Trial as Trial
 from prudent.tune.tuning import Tuned as Tuned
 from prudent.tune.tuning import calibrate as calibrate
 from prudent.tune.tuning import price as price

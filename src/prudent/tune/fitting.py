@@ -20,8 +20,15 @@ from prudent._files import replacing
 from prudent._validate import ArgumentError
 from prudent.accounting.losses.repeated_selection import TrialCount
 from prudent.accounting.serialisation import to_json
-from prudent.tune.candidate import Candidate, Scored, ScoreNoise, check_score_noise, scored_event
-from prudent.tune.space import Setting, Trial
+from prudent.tune.candidate import (
+    Candidate,
+    Scored,
+    ScoreNoise,
+    Setting,
+    Trial,
+    check_score_noise,
+    scored_event,
+)
 from prudent.tune.tuning import Tuned, calibrate, tune
 
 if TYPE_CHECKING:

@@ -30,12 +30,15 @@ from prudent.receipts.making import (
 from prudent.tune.candidate import (
     Candidate,
     SearchFolder,
+    Setting,
+    Space,
     attempt,
+    draw_count,
+    draw_setting,
     outcome,
     prune,
     side_by_side,
 )
-from prudent.tune.space import Setting, Space, draw_count, draw_setting
 
 
 @attrs.frozen

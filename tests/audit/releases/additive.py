@@ -19,8 +19,7 @@ from prudent.release import joins, statistics
 from prudent.release.columns.scales import TRUTH
 from prudent.release.exponential.interval import Points
 from prudent.release.exponential.many_quantiles import CountedQuantiles
-from prudent.release.noise import Noise
-from prudent.release.partitions import PartitionSelection
+from prudent.release.noise import Noise, PartitionSelection
 from prudent.release.request import PricedPart, Request, Statistic, open_records
 from tests.audit.releases.case import Case, Make, Run, Silent, exact_epsilon, laplace_case
 from tests.oracles.array_column import ArrayColumn

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
-from prudent.audit import scores
+from prudent.audit import lower_bounds
 from prudent.audit.auditing import CONFIDENCE, AuditResult, fair_coins, judge, run_all
 from prudent.audit.lower_bounds import BoolArray, FloatArray, clopper_pearson
 from prudent.release.noise import Noise, ReproducibleNoise, SecureNoise
@@ -69,11 +69,11 @@ class Case:
             epsilon=self.epsilon,
             delta=self.delta,
             confidence=each,
-            scores=() if self.score is None else (scores.each(self._rounded), self._extremes),
+            scores=() if self.score is None else (lower_bounds.each(self._rounded), self._extremes),
         )
         if self.delta_at is None:
             return CaseResult(found)
-        losses = scores.each(self._rounded)(scores.Outputs(outputs))
+        losses = lower_bounds.each(self._rounded)(lower_bounds.Outputs(outputs))
         epsilon, claimed = self.delta_at
         lower = delta_of_scores(losses, coins, epsilon=epsilon, confidence=each)
         return CaseResult(found, lower_delta=lower, delta=claimed)
@@ -83,12 +83,12 @@ class Case:
         assert self.score is not None
         return round(self.score(output), 9)
 
-    def _extremes(self, outputs: scores.Outputs) -> FloatArray:
+    def _extremes(self, outputs: lower_bounds.Outputs) -> FloatArray:
         """1 or -1 where the loss is nearly the largest of the pair, else 0.
 
         Fewer values to choose thresholds from leave less to chance.
         """
-        losses = scores.each(self._rounded)(outputs)
+        losses = lower_bounds.each(self._rounded)(outputs)
         least = _NEARLY * (self.exact or math.inf)
         return np.where(losses >= least, 1.0, np.where(losses <= -least, -1.0, 0.0))
 

@@ -11,8 +11,7 @@ import numpy as np
 from prudent.accounting import PldAccountant
 from prudent.accounting.losses.repeated_selection import Geometric
 from prudent.certify.classifier import CertifiedClassifier
-from prudent.release.noise import Noise
-from prudent.release.sums.additive import AdditiveMechanism
+from prudent.release.noise import AdditiveMechanism, Noise
 from prudent.tune import Candidate, tune
 from prudent.tune.tuning import calibrate
 from tests.audit.releases.case import Case, Make, Run
@@ -112,10 +111,9 @@ def certified_classifier(epsilon: float, delta: float) -> Case:
 
 def regression(epsilon: float, delta: float) -> Case:
     """The noisy sums of a regression's step, for a record that is far beyond what is clipped."""
-    from prudent.estimators.engine import SumEngine
+    from prudent.estimators.engine import SumEngine, sums
+    from prudent.estimators.engine import calibrate as shared
     from prudent.estimators.rows import ArrayRows
-    from prudent.estimators.shares import calibrate as shared
-    from prudent.estimators.shares import sums
 
     prices = shared(epsilon, delta, {"steps": sums(0.9), "count": sums(0.1)})
 

@@ -36,11 +36,10 @@ from prudent.release.exponential.quantile import (
     NearTarget,
 )
 from prudent.release.lattice import LAST_HALF, Lattice, end_of_half_octave, half_octaves
-from prudent.release.noise import Noise
+from prudent.release.moment_sums import OfFew
+from prudent.release.noise import Noise, shares_of
 from prudent.release.outcome import ScaledSpread, UnknownSpread
 from prudent.release.request import Request
-from prudent.release.sums.additive import shares_of
-from prudent.release.sums.octaves import OfFew
 from tests.audit.releases.case import Case, Make, Run, exact_epsilon
 from tests.oracles.array_column import ArrayColumn
 

@@ -18,12 +18,11 @@ import numpy as np
 from scipy import special
 
 from prudent.accounting.losses.domination import branch_pair
-from prudent.release import statistics
+from prudent.release import margins, statistics
+from prudent.release.margins import RobustValue
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Released
-from prudent.release.ptr import margins, trimmed
-from prudent.release.ptr.margins import RobustValue
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr import ProposeTestReleaseMechanism
 from prudent.release.request import Request
 from prudent.release.statistics import tested
 from tests.audit.releases.case import Case, Make, Run, discrete_laplace, exact_epsilon
@@ -95,7 +94,7 @@ def trimmed_mean(epsilon: float, delta: float) -> Case:
     """The trimmed mean: a record at an end uses up the margin, and leaves one record untrimmed."""
     mechanism = _calibrated(epsilon, delta, bounds=_BOUNDS)
     trim = mechanism.threshold + 8
-    measure = _measure(mechanism, trimmed.trimmed_mean, trim, default=-mechanism.steps)
+    measure = _measure(mechanism, tested.trimmed_mean, trim, default=-mechanism.steps)
 
     def pairs() -> Pairs:
         for extreme in range(trim + 1):

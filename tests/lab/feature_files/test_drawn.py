@@ -13,7 +13,7 @@ from tools.feature_files import glyphs, landmarks, letters  # noqa: E402
 from tools.feature_files.__main__ import main  # noqa: E402
 from tools.feature_files.glyphs import FORMS, digits  # noqa: E402
 
-from prudent.records.quantized_cnn import read_network  # noqa: E402
+from prudent.certify.features import read_network  # noqa: E402
 
 SMALL = letters.NetworkRecipe(
     steps=3, batch=16, width=32, channels=(4, 8, 8, 8), drop=0.0, sample=40, seed=3

@@ -23,10 +23,8 @@ import pyarrow.parquet
 from prudent import release
 from prudent.release import statistics
 from prudent.release.columns import queries, table_columns
-from prudent.release.columns.column import together
-from prudent.release.columns.opening import open_column, open_groups
-from prudent.release.columns.table_rows import ColumnSpec, open_rows
-from prudent.release.failures import SourceError
+from prudent.release.columns.column import SourceError, together
+from prudent.release.columns.opening import ColumnSpec, open_column, open_groups, open_rows
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from tests import answered_twice

@@ -15,7 +15,7 @@ import ibis
 import pyarrow as pa
 
 import prudent
-from prudent.release.failures import SourceError
+from prudent.release.columns.column import SourceError
 from tests.release.recording import Silence
 
 TABLE = pa.table({"x": np.arange(100.0), 'odd "name"': np.arange(100.0), "city": ["a", "b"] * 50})

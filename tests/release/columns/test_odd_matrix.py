@@ -28,7 +28,7 @@ import prudent.release
 from prudent.cli import main
 from prudent.release import median, mode, trimmed_mean
 from prudent.release.columns import column, dialects, sources
-from prudent.release.failures import UNREADABLE, SourceError
+from prudent.release.columns.column import UNREADABLE, SourceError
 from tests.release.columns.odd_requests import HEAVY, NO_TABLE, REQUESTS, STATISTICS, seen
 from tests.release.columns.odd_values import ENGINES, KINDS, Kind, Place, Table
 
@@ -78,7 +78,7 @@ OF_TEXTS = [
 ]
 OF_NUMBERS = [
     *("median, proposed", "quantiles, chosen", "trimmed_mean, bounded", "iqr, proposed"),
-    *("median, per unit, mean", "sum, bounded", "certify_quantile, high"),
+    *("median, per unit, mean", "mode, certified", "sum, bounded", "certify_quantile, high"),
     *("quantile, proposed", "histogram, edges", "median, per unit, 2", "mean, bounded"),
     *("median, chosen", "count, values", "median, dry run", "iqr, chosen"),
     *("covariance, units", "ratio, bounded", "weighted_mean, weights", "correlation, bounded"),

@@ -27,11 +27,11 @@ from prudent.release.columns.column import Column
 from prudent.release.columns.opening import open_column, open_groups, open_private_groups
 from prudent.release.columns.table_columns import TableColumn
 from prudent.release.lattice import Lattice
+from prudent.release.margins import category_mode, interquartile_range
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Groups, Released, group_title
-from prudent.release.ptr.margins import category_mode, interquartile_range
-from prudent.release.ptr.trimmed import trimmed_mean
 from prudent.release.statistics import median, mode, proportion, top_k
+from prudent.release.statistics.tested import trimmed_mean
 from tests.release.columns.odd_values import (
     Hostile,
     HostileDate,

@@ -20,11 +20,7 @@ ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
-from prudent.release.columns import (  # noqa: E402
-    queries,
-    table_columns,
-    table_rows,
-)
+from prudent.release.columns import opening, queries, table_columns  # noqa: E402
 from prudent.release.columns import queries as table_queries  # noqa: E402
 from prudent.release.columns.column import Column  # noqa: E402
 from prudent.release.columns.joining import open_source  # noqa: E402
@@ -415,7 +411,7 @@ def test_what_was_opened_is_closed_with_the_last_column(monkeypatch: pytest.Monk
     closed: list[bool] = []
     source = open_source(CITIES)
     monkeypatch.setattr(
-        table_rows,
+        opening,
         "open_source",
         lambda *_, **__: type(source)(source.table, lambda: closed.append(True)),
     )

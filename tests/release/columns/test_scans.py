@@ -16,7 +16,7 @@ import pandas
 
 import prudent
 from prudent.release import statistics
-from prudent.release.columns import column, opening, queries, table_columns, table_rows
+from prudent.release.columns import column, opening, queries, table_columns
 from prudent.release.columns.column import Leaders, together
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
@@ -61,7 +61,7 @@ def asked(values: Any, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch)
         return fetch
 
     with monkeypatch.context() as patch:
-        for module in (queries, table_rows):
+        for module in (queries, opening):
             patch.setattr(module, "fetched", counted(module.fetched))
         patch.setattr(queries, "arrow_batches", counted(queries.arrow_batches))
         ask(in_groups(values), "x", epsilon=1.0, noise=ReproducibleNoise(1))

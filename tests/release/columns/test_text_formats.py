@@ -13,8 +13,8 @@ pytest.importorskip("opendp", reason="needs the extra `tables`")
 import prudent  # noqa: E402
 from prudent import ArgumentError  # noqa: E402
 from prudent.release import TextFile  # noqa: E402
-from prudent.release.columns.table_rows import TextFormat  # noqa: E402
-from prudent.release.failures import SourceError  # noqa: E402
+from prudent.release.columns.column import SourceError  # noqa: E402
+from prudent.release.columns.opening import TextFormat  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 from tests.cli.conftest import run  # noqa: E402, F401
 

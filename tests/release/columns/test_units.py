@@ -17,13 +17,15 @@ ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 import pyarrow as pa  # noqa: E402
 
 from prudent.release.columns import units as staging  # noqa: E402
-from prudent.release.columns.column import Column  # noqa: E402
-from prudent.release.columns.opening import (  # noqa: E402  # noqa: E402
+from prudent.release.columns.column import (  # noqa: E402
+    Column,
+    SourceError,
+)
+from prudent.release.columns.opening import (  # noqa: E402
     open_column,
     open_groups,
     open_private_groups,
 )
-from prudent.release.failures import SourceError  # noqa: E402
 from tests.oracles.array_column import ArrayColumn  # noqa: E402
 
 INF = math.inf

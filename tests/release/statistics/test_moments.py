@@ -11,10 +11,10 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
 from prudent.release.columns.column import Contribution
+from prudent.release.moment_sums import MomentSums, fine_lattice
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Released
 from prudent.release.statistics import count, mean, sum, variance
-from prudent.release.sums.moments import MomentSums, fine_lattice
 from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import data_sets, neighbours, records
 from tests.release.recording import Book, Silence

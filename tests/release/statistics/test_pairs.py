@@ -17,9 +17,8 @@ from prudent._validate import ArgumentError
 from prudent.release.columns.opening import open_column
 from prudent.release.columns.table_columns import ProductSums
 from prudent.release.lattice import Lattice
-from prudent.release.noise import Distribution, ReproducibleNoise
+from prudent.release.noise import AdditiveMechanism, Distribution, ReproducibleNoise
 from prudent.release.statistics.pairs import PairMoments, PairSums, lattice_between
-from prudent.release.sums.additive import AdditiveMechanism
 from tests.release.recording import Book, Silence
 
 RNG = np.random.default_rng(5)

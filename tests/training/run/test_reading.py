@@ -9,8 +9,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from prudent.records import PUBLIC
-from prudent.records.form import inputs_and_targets
-from prudent.records.reader import RecordReader
+from prudent.records.reader import RecordReader, inputs_and_targets
 from prudent.training import Execution, Plan, Sum, fit
 from prudent.training.run.reading import ReadDraws
 from prudent.training.run.run import Run

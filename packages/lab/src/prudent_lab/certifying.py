@@ -18,10 +18,18 @@ import numpy.typing as npt
 from prudent import _progress
 from prudent._progress import part, track
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
-from prudent.certify.counts import UNTOUCHABLE, Whole, decided
-from prudent.certify.landmarks import Codes, Features, Flags, Landmarks, Partition
+from prudent.certify.counts import (
+    UNTOUCHABLE,
+    Codes,
+    Features,
+    Flags,
+    Landmarks,
+    Partition,
+    Whole,
+    decided,
+)
 from prudent.records.arrays import parts
-from prudent.release.failures import SourceError, redact_errors
+from prudent.release.columns.column import SourceError, redact_errors
 from prudent.release.noise import Distribution, Noise, SecureNoise
 from prudent_lab.attacks import (
     Target,

@@ -17,7 +17,7 @@ from prudent.cli.display import as_text, echo, echo_json
 from prudent.cli.errors import Fault, print_error
 
 if TYPE_CHECKING:
-    from prudent.budget.charges import Charge
+    from prudent.budget.allowance import Charge
     from prudent.budget.ledger import Ledger
 
 TAMPERED = 1

@@ -20,12 +20,11 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns import scales
-from prudent.release.columns.column import KINDS, Column, Kind, in_order
+from prudent.release.columns.column import KINDS, Column, Kind, SourceError, in_order
 from prudent.release.columns.dialects import call, present, tried
 from prudent.release.columns.scales import INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
 from prudent.release.columns.sources import embedded
 from prudent.release.columns.table_columns import TableColumn
-from prudent.release.failures import SourceError
 from prudent.release.lattice import FloatArray
 
 _MICROSECONDS = {"s": 10**6, "ms": 10**3}

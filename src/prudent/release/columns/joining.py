@@ -25,11 +25,11 @@ import ibis.expr.types as ir
 
 from prudent import _validate
 from prudent._validate import ArgumentError
+from prudent.release.columns.column import redact_errors
 from prudent.release.columns.dialects import IDENTIFYING, backend_name, double, exact, fetched
 from prudent.release.columns.queries import values_table
 from prudent.release.columns.sources import OpenTable, open_table
 from prudent.release.columns.units import evenly_spaced
-from prudent.release.failures import redact_errors
 from prudent.release.joins import Join
 
 _SENT = 1_000  # rows of a public table that a query may hold
@@ -221,8 +221,8 @@ def rows_per_unit(rows: ir.Table, unit: str, most: int) -> ir.Table:
     rows = rows.filter(rows[unit].notnull())
     order = [exact(rows[name], engine) for name in sortable if name != unit]
     # Values of these that are not the same may compare as equal.
-    several = (dt.Floating, dt.Decimal, dt.Interval)
-    alike = [name for name in sortable if isinstance(rows[name].type(), several)]
+    inexact = (dt.Floating, dt.Decimal, dt.Interval)
+    alike = [name for name in sortable if isinstance(rows[name].type(), inexact)]
     order += [exact(rows[name].cast("string"), engine) for name in alike]
     return evenly_spaced(rows, [unit], most, order).select(*sortable)
 

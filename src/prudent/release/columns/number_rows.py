@@ -31,12 +31,12 @@ from prudent.release.columns.dialects import (
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
 from prudent.release.columns.joining import open_source
+from prudent.release.columns.opening import group_key, identifying, named_value
 from prudent.release.columns.row_values.conditions import FORMS, Predicate, finished, of_one_row
 from prudent.release.columns.row_values.expressions import Expression, is_name, parse_condition
 from prudent.release.columns.scales import NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.table_columns import TableColumn
-from prudent.release.columns.table_rows import group_key, identifying, named_value
 from prudent.release.columns.units import StagedTable, evenly_spaced
 from prudent.release.lattice import FloatArray
 

@@ -25,34 +25,523 @@ there a column is of numbers unless `read_as` declares otherwise, and a record t
 has no value.
 """
 
-import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import contextlib
+import functools
+import re
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import attrs
 import ibis
+import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 import numpy as np
-import numpy.typing as npt
 
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns.column import (
+    KINDS,
     Column,
     Contribution,
+    KeptGroups,
     Kind,
     PerUnit,
+    checked,
+    redact_errors,
 )
-from prudent.release.columns.dialects import backend_name, connection_lock, exact
-from prudent.release.columns.row_values.conditions import Predicate
-from prudent.release.columns.row_values.groups import public_groups
-from prudent.release.columns.table_rows import (
-    ColumnSpec,
-    Opened,
-    Sizes,
-    filtered,
-    group_key,
-    open_rows,
+from prudent.release.columns.dialects import (
+    IDENTIFYING,
+    PLAIN,
+    PublicValue,
+    backend_name,
+    double,
+    encoding,
+    exact,
+    fetched,
+    number_of,
+    number_of_text,
+    present,
+    scale_of,
+    stored_literal,
 )
+from prudent.release.columns.joining import open_source
+from prudent.release.columns.queries import Share, sizes_of_groups
+from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
+from prudent.release.columns.row_values.expressions import (
+    Expression,
+    is_name,
+    names_in,
+    parse_condition,
+    parse_value,
+    parsed,
+)
+from prudent.release.columns.row_values.groups import (
+    UNITS,
+    UNREAD,
+    GroupKey,
+    public_groups,
+    scale_of_periods,
+    split_period,
+    starts,
+)
+from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
+from prudent.release.columns.sources import OpenTable
+from prudent.release.columns.table_columns import PairColumn, SetColumn, TableColumn
+from prudent.release.columns.units import StagedTable, at_most, different, members_of
+from prudent.release.columns.units import per_unit as reduced
+
+_NUMBER = re.compile(r"(?P<before>\D*)1(?P<comma>\D?)234((?P<mark>\D)\d+)?(?P<after>\D*)")
+_PARTS = {"2024": r"(\d{4})", "12": r"(\d{1,2})", "31": r"(\d{1,2})"}
+_TIMES = {"23": r"(\d{1,2})", "59": r"(\d{2})", "58": r"(\d{2}(?:\.\d+)?)"}
+
+
+@attrs.frozen
+class TextFormat:
+    """How a text becomes one that every engine reads."""
+
+    scale: Scale  # of what it holds
+    pattern: str  # of texts in this form; others have no value
+    removed: tuple[str, ...] = ()  # of a number: what is left out of it
+    mark: str = "."  # of a number: between its whole part and the digits after it
+    places: tuple[int, ...] = ()  # of a date: its year, month, day, hour, minute, second, if any
+
+    @classmethod
+    def of(cls, declared: str) -> "TextFormat | None":
+        """The form that a declaration shows by an example; None if it names a type alone."""
+        found = re.fullmatch(r"(number|date|timestamp)\((.*)\)", str(declared))
+        if found is None:
+            return None
+        kind, example = found.groups()
+        form = _number(example) if kind == "number" else _time(kind, example)
+        if form is None:
+            raise ArgumentError(
+                "read_as",
+                "an example that writes 1234.56 or the date 2024-12-31 as the file does",
+                got=declared,
+                hint="For example number($1,234.56), number(1.234,56), date(31.12.2024) or "
+                "timestamp(12/31/2024 23:59:58).",
+            )
+        return form
+
+    def numbers(self, text: ir.Value) -> ir.Value:
+        """The numbers of a column of texts, each of its own text; NULL for another form."""
+        fits = text.re_search(self.pattern)
+        if self.places:
+            year, month, day, *times = (text.re_extract(self.pattern, at) for at in self.places)
+            plain = year + "-" + month.lpad(2, "0") + "-" + day.lpad(2, "0")
+            if times:
+                clock = [times[0].lpad(2, "0"), *times[1:], *["00"] * (3 - len(times))]
+                plain = plain + " " + clock[0] + ":" + clock[1] + ":" + clock[2]
+        else:
+            plain = text
+            for each in self.removed:
+                plain = plain.replace(each, "")
+            plain = plain.replace(self.mark, ".")
+        return number_of_text(ibis.ifelse(fits, plain, ibis.null("string")), self.scale)
+
+
+def _number(example: str) -> TextFormat | None:
+    found = _NUMBER.fullmatch(example)
+    if found is None or (found["comma"] and found["comma"] == found["mark"]):
+        return None
+    before, after = found["before"].strip(), found["after"].strip()
+    comma, mark = found["comma"], found["mark"] or "."
+    if comma == mark:  # 1.234 without digits after it
+        mark = "," if comma == "." else "."
+    spaced = re.escape(comma)
+    whole = rf"(\d{{1,3}}({spaced}\d{{3}})+|\d+)" if comma else r"\d+"
+    signs = (f"({re.escape(each)})?" for each in (before, after))
+    first, last = signs
+    pattern = rf"^\s*[-+]?\s*{first}\s*[-+]?{whole}({re.escape(mark)}\d*)?\s*{last}\s*$"
+    removed = tuple(each for each in (comma, before, after, " ") if each)
+    return TextFormat(Scale.named("number"), pattern, removed, mark)
+
+
+def _time(kind: str, example: str) -> TextFormat | None:
+    parts = _PARTS if kind == "date" else _PARTS | _TIMES
+    tokens = re.findall(r"\d+", example)
+    if not {*_PARTS} <= {*tokens} <= {*parts} or len({*tokens}) < len(tokens):
+        return None
+    pattern = re.sub(r"\d+", lambda token: parts[token[0]], re.escape(example))
+    places = tuple(tokens.index(each) + 1 for each in parts if each in tokens)
+    if kind == "timestamp" and [each for each in _TIMES if each in tokens][:2] != ["23", "59"]:
+        return None
+    return TextFormat(Scale.named(kind), rf"^\s*{pattern}\s*$", places=places)
+
+
+_GROUPING = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
+
+
+Members: TypeAlias = Mapping[Hashable, tuple[ir.Value, ...]]
+Sizes: TypeAlias = Mapping[tuple[PublicValue, ...], int]
+
+
+@attrs.frozen
+class ColumnSpec:
+    """The arguments of `open_column`, and of `open_groups` with `by`.
+
+    `other` is a second column of numbers: the records are then pairs, of rows that have both.
+    """
+
+    source: Any
+    column: str | None
+    by: str | tuple[str, ...] | None = None
+    unit: str | None = None
+    per_unit: PerUnit | None = None
+    where: Predicate | str | None = None
+    connect: str | None = None
+    table: str | None = None
+    kind: Kind = "numbers"
+    read_as: str | Mapping[str, str] | None = None
+    other: str | None = None
+    kept: KeptGroups | None = None
+
+    def __attrs_post_init__(self) -> None:
+        for argument, name in self.names:
+            _validate.instance(str, "the name of a column", **{argument: name})
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of groups."""
+        return (self.by,) if isinstance(self.by, str) else tuple(self.by or ())
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """The columns that are used, each with the argument that names it."""
+        single = {"column": self.column, "other": self.other, "unit": self.unit}
+        given = [(argument, name) for argument, name in single.items() if name is not None]
+        return [*given, *(("by", name) for name in self.keys)]
+
+
+@attrs.frozen
+class Opened:
+    """The records that have a value, before those of a unit are put together."""
+
+    # A table with the column `value`, and `other`, `unit`, `member_0`, … if requested; strings are
+    # stored as bytes.
+    rows: ir.Table
+    value_type: dt.DataType  # the type in which categories are displayed
+    # The scale of the rows, None for categories; for pairs, also that of `other`.
+    scales: tuple[Scale | None, ...]
+    contribution: Contribution  # what one unit contributes
+    keys: tuple[GroupKey, ...]  # how the columns of groups are stored and named
+    single: bool  # whether groups are named by one value, not by several
+    owner: OpenTable  # the source, which must stay open while the rows are used
+
+    def members(self, groups: Sequence[Hashable]) -> dict[Hashable, tuple[ir.Value, ...]]:
+        """Return each group as the engine stores it."""
+        wanted = {group: self._stored(group) for group in groups}
+        if len(set(wanted.values())) < len(wanted):
+            raise _validate.ArgumentError("groups", "one or more distinct values", got=groups)
+        return {
+            group: tuple(stored_literal(member, self.rows) for member in members)
+            for group, members in wanted.items()
+        }
+
+    def _stored(self, group: Any) -> tuple[PublicValue, ...]:
+        values = (group,) if self.single else group
+        if not isinstance(values, tuple) or len(values) != len(self.keys):
+            raise _validate.ArgumentError(
+                "groups", f"with {len(self.keys)} values each, one for each column", got=group
+            )
+        return tuple(key.stored(each) for key, each in zip(self.keys, values, strict=True))
+
+    def within(self, members: Members) -> "Opened":
+        """The rows of these groups alone."""
+        if len(self.keys) == 1:
+            listed = self.rows.member_0.isin([one for (one,) in members.values()])
+        else:
+            listed = ibis.or_(*map(self._of, members.values()))
+        return attrs.evolve(self, rows=self.rows.filter(listed))
+
+    def _of(self, member: tuple[ir.Value, ...]) -> ir.BooleanValue:
+        names = members_of(self.rows)
+        return ibis.and_(*(self.rows[name] == one for name, one in zip(names, member, strict=True)))
+
+    def staged(self) -> StagedTable | None:
+        """The contributed values, computed once; None if every row is a value of its own."""
+        if self.contribution.unit is None:
+            return None
+        if self.contribution.sets:
+            rows = different(self.rows, self.contribution.kept)
+        else:
+            rows = reduced(self.rows, self.contribution, *self.scales)
+        return StagedTable(rows, own_connection=self.owner.own_connection, owner=self.owner)
+
+    def column(self) -> Column:
+        """The column of all contributed values."""
+        staged = self.staged()
+        column: Column = self._over(staged, ())
+        return column
+
+    def columns(self, members: Members) -> dict[Hashable, Column]:
+        """One column for each group; all of them share what was computed once."""
+        staged = self.staged()
+        sizes = functools.cache(lambda: self.sizes(staged))
+        return self.columns_of(staged, members, sizes)
+
+    def columns_of(
+        self, staged: StagedTable | None, members: Members, sizes: Callable[[], Sizes]
+    ) -> dict[Hashable, Column]:
+        """See `columns`; `staged` and `sizes` are what these methods returned."""
+
+        def size(group: Hashable) -> Callable[[], int]:
+            return lambda: sizes().get(self._stored(group), 0)
+
+        return {group: self._over(staged, member, size(group)) for group, member in members.items()}
+
+    def sizes(self, staged: StagedTable | None, *, at_least: int = 1) -> Sizes:
+        """The number of records of every group that has a name, by how it is stored; one query."""
+        rows = self.rows if staged is None else redact_errors(staged.kept)
+        if self.contribution.sets and staged is not None:  # a set may be of any size
+            rows = at_most(rows, self.contribution.records)
+        found = redact_errors(fetched, sizes_of_groups(rows, at_least=at_least))
+        codec = redact_errors(encoding, rows)
+        stored = zip(*(found[name] for name in members_of(rows)), strict=True)
+        sizes: dict[tuple[PublicValue, ...], int] = {}
+        for values, count in zip(stored, found["records"], strict=True):
+            named = tuple(
+                key.name(each, codec) for key, each in zip(self.keys, values, strict=True)
+            )
+            if None not in named:
+                sizes[self._stored(named[0] if self.single else named)] = int(count)
+        return sizes
+
+    def named(self, stored: tuple[PublicValue, ...]) -> Hashable:
+        """The name of a group, by how it is stored."""
+        named = tuple(key.shown(each) for key, each in zip(self.keys, stored, strict=True))
+        return named[0] if self.single else named
+
+    def _over(
+        self,
+        staged: StagedTable | None,
+        member: tuple[ir.Value, ...],
+        size: Callable[[], int] | None = None,
+    ) -> Any:
+        share = Share(self.rows, member=member, memory=self.owner.memory)
+        if staged is not None:
+            share = Share(staged.rows, staged.kept, member, memory=self.owner.memory)
+        scale, *others = (self.contribution.scale(each or NUMBER) for each in self.scales)
+        options: dict[str, Any] = {
+            "scale": scale,
+            "contribution": self.contribution,
+            "share": share,
+            "size": size,
+            "owner": self.owner,
+        }
+        if others:
+            return PairColumn(
+                share.of(share.whole), dtype=self.value_type, other=others[0], **options
+            )
+        kind = SetColumn if self.contribution.sets and staged is not None else TableColumn
+        return kind(share.of(share.whole), self.value_type, **options)
+
+
+def open_rows(asked: ColumnSpec) -> Opened:
+    """Open the rows with their value, unit and group, without reading any.
+
+    Without a column every row has the value 1, and a unit counts once.
+    """
+    _validate.one_of(KINDS, kind=asked.kind)
+    opened, rows = filtered(asked)
+    engine = backend_name(rows)
+    value: ir.Value = ibis.literal(1.0, "float64")
+    scales: tuple[Scale | None, ...] = (NUMBER,)
+    if asked.column is None and asked.kind != "rows":
+        raise _validate.ArgumentError(
+            "column", f"one of {', '.join(sorted(rows.columns))}", shown="nothing"
+        )
+    if asked.column is not None:
+        value, scale = _value(rows, asked, asked.column, opened)
+        scales = (scale,)
+    rule = asked.per_unit
+    if asked.column is None and asked.unit is not None and rule is None:
+        rule = "min"  # of ones
+    contribution = checked(asked.unit, rule, by=asked.by, scale=scales[0])
+    once, sets = asked.column is None and rule == "min", asked.kind == "sets"
+    contribution = attrs.evolve(contribution, once=once, sets=sets, kept=asked.kept)
+    chosen = {"value": exact(value, engine)}
+    if asked.other is not None:
+        other, scale = _value(rows, asked, asked.other, opened, "other")
+        chosen["other"], scales = other, (*scales, scale)
+        if contribution.records > 1:
+            raise _validate.ArgumentError(
+                "per_unit", "a rule such as mean, for two columns", got=asked.per_unit
+            )
+    if asked.unit is not None:
+        chosen["unit"] = exact(identifying(rows[asked.unit], asked.unit), engine)
+    keys = tuple(group_key(rows, name, opened) for name in asked.keys)
+    chosen |= {f"member_{place}": exact(key.value, engine) for place, key in enumerate(keys)}
+    rows = rows.select(**chosen)
+    rows = rows.filter(*(present(rows[name], numbers=name != "unit") for name in chosen))
+    single = isinstance(asked.by, str)
+    return Opened(rows, value.type(), scales, contribution, keys, single, opened)
+
+
+def filtered(asked: ColumnSpec) -> tuple[OpenTable, ir.Table]:
+    """Open the source, and return it with the rows that are asked for; reads none."""
+    with contextlib.suppress(_validate.ArgumentError):
+        return _filtered(asked, columns_used([name for _, name in asked.names], asked.where))
+    return _filtered(asked, None)  # so that the error can name every column, and has no context
+
+
+def _filtered(asked: ColumnSpec, used: list[str] | None) -> tuple[OpenTable, ir.Table]:
+    opened = open_source(
+        asked.source, connect=asked.connect, table=asked.table, columns=used, unit=asked.unit
+    )
+    if opened is not asked.source:
+        weakref.finalize(opened, opened.close)
+    rows = opened.table
+    for argument, given in asked.names:
+        if given not in rows.columns and (argument == "unit" or is_name(given)):
+            _validate.column(rows.columns, **{argument: given})
+    if asked.where is not None:
+        where = parse_condition(asked.where) if isinstance(asked.where, str) else asked.where
+        rows = rows.filter(of_one_row(where, rows))
+    return opened, rows
+
+
+def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> list[str] | None:
+    """The columns that names, values, periods and a condition may use; None if that is not known.
+
+    Columns that are not used need not be read with care.
+    """
+    if where is not None and not isinstance(where, str):
+        return None
+    found = [] if where is None else names_in(where)  # also of words alone: name is not null
+    for text in names:
+        period = None if isinstance(text, Expression) else split_period(text)
+        found += [text] if is_name(text) else names_in(text)
+        name, colon, _ = text.rpartition(":")  # of a period that does not exist, an error says so
+        found += [period[0]] if period else [name] if colon else []
+    return list(dict.fromkeys(found))
+
+
+def named_value(rows: ir.Table, text: str, argument: str) -> Any:
+    """The column of this name, or the value of the expression that the text is."""
+    if text in rows.columns and (not isinstance(text, Expression) or is_name(text)):
+        return rows[text]
+    return total_value(parse_value(text, argument)(rows), rows, argument)
+
+
+def _one_zero(column: Any) -> Any:
+    """A column of categories in which -0.0 and 0.0 are one, displayed as 0.0."""
+    if not column.type().is_floating():
+        return column
+    return ibis.ifelse(column == 0, ibis.literal(0.0).cast(column.type()), column)
+
+
+def _period(rows: ir.Table, text: str) -> tuple[str, str] | None:
+    """The value and the period that a text names, as joined:month or as in SQL; None if none."""
+    if not isinstance(text, Expression):
+        if text in rows.columns:
+            return None
+        if (found := split_period(text)) is not None:
+            _validate.column(rows.columns, by=found[0])
+            return found
+        if "(" not in text:
+            return None
+    return parsed(text, "by").period
+
+
+def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
+    """Return how a column of groups is stored; dates as numbers, the infinite ones in no group."""
+    period = _period(rows, text)
+    if period is None:
+        name, colon, unit = text.rpartition(":")
+        if colon and text not in rows.columns and name in rows.columns:
+            _validate.one_of(UNITS, by=unit)
+        column = named_value(rows, text, "by")
+        dtype = column.type()
+        if not isinstance(dtype, _GROUPING):
+            hint = f"Name a period of it: {text}:day, {text}:month or {text}:hour."
+            raise _validate.ArgumentError(
+                "by",
+                "a column of texts, numbers, dates or booleans",
+                shown=f"{text!r} of type {dtype}",
+                hint=hint if dtype.is_timestamp() else "Make one of these of it, in an ibis table.",
+            )
+        if dtype.is_date():
+            return GroupKey(number_of(column, DATE), dtype, DATE)
+        return GroupKey(_one_zero(column), dtype)
+    name, unit = period
+    _validate.one_of(UNITS, by=unit)
+    column = named_value(rows, name, "by")
+    dtype = column.type()
+    wanted = scale_of_periods(unit, zoned=dtype.is_timestamp() and bool(dtype.timezone))
+    if name in opened.text:
+        numbers = number_of_text(column, wanted)
+        unread = numbers.isnull() & column.notnull()
+        start = ibis.ifelse(unread, double(UNREAD), starts(numbers, wanted, unit))
+        return GroupKey(start, dt.date, wanted, unit, unread=True)
+    if not (dtype.is_timestamp() or (dtype.is_date() and wanted == DATE)):
+        raise _validate.ArgumentError(
+            "by", f"the {unit} of a column of times or dates", shown=f"{name!r} of type {dtype}"
+        )
+    scale = scale_of(dtype, backend_name(rows), name)
+    numbers = number_of(column, scale)
+    return GroupKey(starts(numbers, scale, unit), dt.date, wanted, unit)
+
+
+def identifying(column: ir.Column, name: str) -> ir.Column:
+    """Return the column of units, or raise if its type is one that can make a query fail.
+
+    Lists, structures and documents may hold a text that is not valid, or a time that overflows,
+    deep inside, where the engine converts it as it reads: one record would stop the whole query.
+    """
+    if not isinstance(column.type(), IDENTIFYING):
+        raise _validate.ArgumentError(
+            "unit",
+            "a column of texts, numbers, dates or other plain values",
+            shown=f"{name!r} of type {column.type()}",
+            hint="Make one of these of it, in an ibis table.",
+        )
+    return column
+
+
+def _value(
+    rows: ir.Table, asked: ColumnSpec, name: str, opened: OpenTable, argument: str = "column"
+) -> tuple[ir.Value, Scale | None]:
+    """Return the numbers of a column and their scale, or its categories and None."""
+    column = named_value(rows, name, argument)
+    dtype, declared = column.type(), asked.read_as
+    if isinstance(declared, Mapping):
+        declared = declared.get(name)
+    if asked.kind in ("categories", "sets"):
+        if not isinstance(dtype, PLAIN):
+            raise _validate.ArgumentError(
+                "column",
+                "of text, numbers, dates or booleans",
+                shown=f"{name!r} of type {dtype}",
+                hint="Make one of these of it, in an ibis table.",
+            )
+        return _one_zero(column), None
+    if name in opened.text or (dtype.is_string() and opened.text and name not in rows.columns):
+        form = None if declared is None else TextFormat.of(declared)
+        if form is not None:
+            return form.numbers(column), form.scale
+        usual = TRUTH if asked.kind == "truth" else NUMBER
+        scale = usual if declared is None else Scale.named(declared)
+        found = number_of_text(column, scale)
+    else:
+        scale = scale_of(dtype, backend_name(rows), name)
+        if declared is not None:
+            raise _validate.ArgumentError(
+                "read_as",
+                "only with a list or a text column",
+                got=declared,
+                why=f"{name!r} has the type {dtype}",
+            )
+        found = number_of(column, scale)
+    if asked.kind == "truth" and not scale.truth:
+        raise _validate.ArgumentError(
+            argument,
+            "a condition, or a column of booleans",
+            shown=f"{name!r} of type {dtype}",
+            hint=f"Give a condition, such as '{name} > 0'.",
+        )
+    return found, scale
 
 
 def open_column(
@@ -200,62 +689,3 @@ def open_private_groups(
     if column is None:
         options["kind"] = "rows"
     return PrivateGroups(open_rows(ColumnSpec(source, column, by=_keys(by), **options)))
-
-
-Batches: TypeAlias = Iterator[tuple[list[Any], npt.NDArray[np.int64]]]
-
-_ROWS = 4096
-
-
-def open_vectors(asked: ColumnSpec, groups: Sequence[Hashable]) -> Callable[[], Batches] | None:
-    """Open a column of vectors and the groups of its rows, without reading any.
-
-    No engine can tell which of many landmarks a vector is nearest to, so vectors leave it. They do
-    so in batches, and a record that is no vector of numbers counts as absent where it is read.
-    """
-    opened, rows = filtered(asked)
-    dtype = rows[asked.column].type()
-    if not dtype.is_array():
-        return None
-    if not (dtype.value_type.is_integer() or dtype.value_type.is_floating()):
-        raise ArgumentError("column", "an array of numbers", shown=f"{asked.column!r} of {dtype}")
-    if asked.unit is not None or asked.per_unit is not None:
-        raise ArgumentError("unit", "none with a column of vectors", got=asked.unit)
-    (name,) = asked.keys
-    key = group_key(rows, name, opened)
-    chosen = rows.select(value=rows[asked.column], member_0=exact(key.value, backend_name(rows)))
-    known = Opened(chosen, dtype, (None,), Contribution(), (key,), True, opened)
-    places = [
-        (chosen.member_0 == stored, number)
-        for number, (stored,) in enumerate(known.members(groups).values())
-    ]
-    chosen = chosen.filter(ibis.or_(*(same for same, _ in places)) & chosen.value.notnull())
-    numbered = chosen.select(value=chosen.value, number=ibis.cases(*places, else_=-1))
-
-    def read() -> Batches:
-        assert known.owner  # the source stays open until the last row is read
-        rows = _rows(numbered)
-        while batch := list(itertools.islice(rows, _ROWS)):
-            vectors, numbers = zip(*batch, strict=True)
-            yield list(vectors), np.array(numbers, np.int64)
-
-    return read
-
-
-def _rows(table: ir.Table) -> Iterator[tuple[Any, int]]:
-    """The rows of a query, as the engine hands them over: few are in memory at a time."""
-    if table.op().find(ibis.expr.operations.InMemoryTable):  # only ibis itself can hand them over
-        yield from zip(*table.to_pyarrow().to_pydict().values(), strict=True)
-        return
-    backend, sql = table.get_backend(), ibis.to_sql(table)
-    if backend.name == "pyspark":
-        yield from backend.raw_sql(sql).toLocalIterator()
-    elif backend.name == "postgres":
-        with backend.con.cursor(name="prudent_vectors") as cursor:  # on the server: not all at once
-            cursor.itersize = _ROWS
-            yield from cursor.execute(sql)
-    else:
-        with connection_lock(backend):
-            answer = backend.raw_sql(sql)
-            while rows := answer.fetchmany(_ROWS):
-                yield from rows

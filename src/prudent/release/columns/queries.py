@@ -18,7 +18,7 @@ import ibis
 import ibis.expr.types as ir
 import numpy as np
 
-from prudent.release.columns.column import AT_ONCE
+from prudent.release.columns.column import AT_ONCE, redact_errors
 from prudent.release.columns.dialects import (
     arrow_batches,
     backend_name,
@@ -32,7 +32,6 @@ from prudent.release.columns.dialects import (
     stored_literal,
 )
 from prudent.release.columns.units import members_of
-from prudent.release.failures import redact_errors
 from prudent.release.lattice import (
     BLOCK,
     HALVES_PER_LOG,

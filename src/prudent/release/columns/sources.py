@@ -23,9 +23,9 @@ import ibis.expr.types as ir
 from prudent import _validate
 from prudent._validate import redacted
 from prudent.release.columns import scales
+from prudent.release.columns.column import SourceArgumentError, SourceError, redact_errors
 from prudent.release.columns.dialects import ENGINES, backend_name
 from prudent.release.columns.queries import Memory
-from prudent.release.failures import SourceArgumentError, SourceError, redact_errors
 from prudent.release.joins import Join
 
 _TEXT = {".csv": ",", ".tsv": "\t"}

@@ -41,7 +41,14 @@ import numpy.typing as npt
 
 from prudent._validate import ArgumentError
 from prudent.release.columns import queries
-from prudent.release.columns.column import Contribution, Leaders, ask, fullest, ranked
+from prudent.release.columns.column import (
+    Contribution,
+    Leaders,
+    ask,
+    fullest,
+    ranked,
+    redact_errors,
+)
 from prudent.release.columns.dialects import (
     PublicValue,
     backend_name,
@@ -59,7 +66,6 @@ from prudent.release.columns.queries import (
     keys_of,
 )
 from prudent.release.columns.scales import NUMBER, Scale
-from prudent.release.failures import redact_errors
 from prudent.release.lattice import (
     PLACES,
     FloatArray,

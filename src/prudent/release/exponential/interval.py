@@ -42,8 +42,7 @@ from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.measure import Decay, UniformMeasure, choose, rate
 from prudent.release.lattice import LAST_HALF, FloatArray, IntArray, Lattice, end_of_half_octave
-from prudent.release.noise import Noise
-from prudent.release.sums.additive import AdditiveMechanism, shares_of
+from prudent.release.noise import AdditiveMechanism, Noise, shares_of
 
 Sizes: TypeAlias = tuple[IntArray, IntArray]
 """Half-octaves that hold records, and how many each holds. Private."""

@@ -73,8 +73,7 @@ from prudent.release.exponential.quantile import (
     for_units,
 )
 from prudent.release.lattice import FloatArray, IntArray, Lattice
-from prudent.release.noise import Noise
-from prudent.release.sums.additive import AdditiveMechanism
+from prudent.release.noise import AdditiveMechanism, Noise
 
 BRANCHES, LEVELS = 12, 3
 MANY_BRANCHES = 16

@@ -57,11 +57,11 @@ import numpy as np
 from prudent import _validate
 from prudent.accounting._numeric import float_above, float_below
 from prudent.accounting.events import ExponentialMechanismDpEvent
+from prudent.release.columns.column import redact_errors
 from prudent.release.exponential.measure import Decay, DoubleMeasure, Measure, choose, draw, rate
-from prudent.release.failures import redact_errors
 from prudent.release.lattice import FloatArray, IntArray
+from prudent.release.margins import rational
 from prudent.release.noise import Noise, source_of
-from prudent.release.ptr.margins import rational
 
 
 class Ranked(Protocol):

@@ -52,17 +52,20 @@ from prudent.release.columns.row_values.groups import NO_DATE
 from prudent.release.columns.sources import OpenTable
 from prudent.release.noise import Noise
 from prudent.release.outcome import Branch, Groups, Released, ReleasedInterval, UnknownSpread
-from prudent.release.questions.from_clause import From, conjuncts, qualify, select_of
 from prudent.release.questions.tables import Ask, answered, conjunction
 from prudent.release.questions.tables import ReleasedTable as Table
 from prudent.release.questions.text import (
     NEAREST,
     OF_SAMPLES,
+    From,
     Node,
     ask_of,
+    conjuncts,
     constant_of,
     is_question,
+    qualify,
     refused,
+    select_of,
     text_of,
 )
 from prudent.release.request import Condition, GroupNames, Request

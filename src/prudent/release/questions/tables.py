@@ -231,7 +231,7 @@ def answered(asks: Sequence[Ask], request: Request) -> ReleasedTable | Preview:
     parts = [ask.part(request) for ask in asks]
     preview, found = release_all(parts, request)
     if request.dry_run:
-        from prudent.release.rehearsal import with_queries  # it needs ibis
+        from prudent.release.questions.rehearsal import with_queries  # it needs ibis
 
         return with_queries(preview, parts, request)
     return ReleasedTable(

@@ -1,7 +1,7 @@
 """Private counts, sums, means, shares and variances, by noise on exact sums of clipped values.
 
 With public bounds the values are clipped to them. Without, the bounds are private, and a part of ε
-pays for them (see `prudent.release.sums.moments`) and for the share of values that they clip.
+pays for them (see `prudent.release.moment_sums`) and for the share of values that they clip.
 The interval is about the clipped values. Nothing is tested, so nothing is refused, and with Laplace
 noise there is no δ.
 """
@@ -21,7 +21,27 @@ from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind, Pool
 from prudent.release.columns.scales import NUMBER
 from prudent.release.exponential.interval import PrivateInterval
-from prudent.release.noise import Distribution, Noise
+from prudent.release.moment_sums import (
+    CONFIDENCE,
+    ClippedShare,
+    ClippedTotal,
+    Clipping,
+    Moment,
+    Moments,
+    MomentSpread,
+    MomentSums,
+    OctaveSums,
+    fine_lattice,
+)
+from prudent.release.noise import (
+    LARGEST_EPSILON,
+    SMALLEST_EPSILON,
+    AdditiveMechanism,
+    Distribution,
+    Noise,
+    composed,
+    shares_of,
+)
 from prudent.release.outcome import (
     Branch,
     CountSpread,
@@ -31,25 +51,6 @@ from prudent.release.outcome import (
     UnknownSpread,
 )
 from prudent.release.request import Priced, Request, Statistic, repeated
-from prudent.release.sums.additive import (
-    LARGEST_EPSILON,
-    SMALLEST_EPSILON,
-    AdditiveMechanism,
-    composed,
-    shares_of,
-)
-from prudent.release.sums.moments import (
-    CONFIDENCE,
-    ClippedShare,
-    ClippedTotal,
-    Clipping,
-    Moment,
-    Moments,
-    MomentSpread,
-    MomentSums,
-    fine_lattice,
-)
-from prudent.release.sums.octaves import OctaveSums
 
 WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
@@ -61,7 +62,7 @@ _MEAN_WIDE_SHARE = 0.09  # of a mean or a sum, instead of `WIDE_SHARE`
 _MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 2.0}
 _OF_GROUPS = 0.5  # of these fractions, with groups: bounds that all of them share cost each less
 _HALVINGS = 8  # with groups, in the second step: one less, since less of ε keeps bounds wide
-_FEW = 160.0  # records times ε: for fewer no bounds of a mean or a sum are sought (`sums.octaves`)
+_FEW = 160.0  # records times ε: for fewer no bounds of a mean or a sum are sought (`OctaveSums`)
 _WIDE, _NARROW = 1 / 2, 1 / 4  # of the bounds: intervals of too few records, and of enough
 _MANY, _STEEPEST = 1e4, 5.0  # records times ε from which on narrower bounds are preferred: their s
 

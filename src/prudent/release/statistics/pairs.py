@@ -17,7 +17,7 @@ None is negative. So one record changes the sums by at most 1, or 2, in the sum 
 differences, and noise for that on each of them pays for all that follows. (t(1 - t) is at most 1/4;
 twice of it, for the same noise, has half the error.)
 
-Everything is counted in whole steps, as in `sums.moments`: with t = a/D and u = b/E for whole
+Everything is counted in whole steps, as in `moment_sums`: with t = a/D and u = b/E for whole
 numbers, the contributions times D E, or times D² E², are whole numbers.
 """
 
@@ -36,7 +36,8 @@ from prudent.release.columns.scales import Scale
 from prudent.release.columns.table_columns import PairColumn, ProductSums
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.lattice import Lattice, check_bounds
-from prudent.release.noise import Noise
+from prudent.release.moment_sums import ClippedShare, Clipping, Moments, MomentSpread
+from prudent.release.noise import AdditiveMechanism, Noise, NoiseRegion, composed, shares_of
 from prudent.release.outcome import Branch, Released, ScaledSpread, UnknownSpread
 from prudent.release.request import Priced, Request, Statistic
 from prudent.release.statistics.moments import (
@@ -48,8 +49,6 @@ from prudent.release.statistics.moments import (
     clipped_values,
     preview,
 )
-from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion, composed, shares_of
-from prudent.release.sums.moments import ClippedShare, Clipping, Moments, MomentSpread
 
 Kind = Literal["weighted", "covariance", "correlation"]
 

@@ -15,6 +15,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._rounding import exact, rounded_up
 from prudent.accounting._numeric import float_share
+from prudent.release import margins
 from prudent.release.certificates import DistanceRelease, quantile_distance
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column
@@ -37,15 +38,13 @@ from prudent.release.exponential.quantile import (
     Selected,
     for_units,
 )
-from prudent.release.noise import Noise
+from prudent.release.margins import RobustValue
+from prudent.release.noise import AdditiveMechanism, Noise, composed, shares_of
 from prudent.release.outcome import Branch, Outcome, Released, ReleasedInterval, ScaledSpread
-from prudent.release.ptr import margins
-from prudent.release.ptr.margins import RobustValue
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
+from prudent.release.ptr import ProposeTestReleaseMechanism as Mechanism
 from prudent.release.request import Priced, Request, Statistic, check_single
 from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
-from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
 
 _ADVICE = (
     "Leave the proposal out (the exponential mechanism needs none and never refuses), propose "

@@ -24,9 +24,10 @@ from prudent.release.exponential.many_quantiles import (
     placed,
 )
 from prudent.release.exponential.quantile import CONFIDENCE, Selected
-from prudent.release.noise import Noise
+from prudent.release.margins import HALF, rational
+from prudent.release.moment_sums import ClippedShare, Moment, MomentSpread
+from prudent.release.noise import LARGEST_EPSILON, AdditiveMechanism, Noise, composed, shares_of
 from prudent.release.outcome import TOO_FEW, Answer, Branch, NoiseSpread, Released, UnknownSpread
-from prudent.release.ptr.margins import HALF, rational
 from prudent.release.request import Priced, Request, Statistic, release, repeated
 from prudent.release.statistics.moments import (
     Count,
@@ -36,8 +37,6 @@ from prudent.release.statistics.moments import (
     released_moments,
 )
 from prudent.release.statistics.quantile_statistics import chosen_value
-from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, composed, shares_of
-from prudent.release.sums.moments import ClippedShare, Moment, MomentSpread
 
 EDGE_SHARES = 0.09, 0.07, 0.14
 """Fractions of ε for the two steps that find an interval, and for its quantiles."""

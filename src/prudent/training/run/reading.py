@@ -19,9 +19,8 @@ from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.records import PUBLIC, Seeds, generators_kept
 from prudent.records.containers import count_of, digest, fingerprint, tensors_of
-from prudent.records.form import inputs_and_targets
 from prudent.records.people import PeopleReader, TensorReader, Unit, Units
-from prudent.records.reader import Collate, RecordReader
+from prudent.records.reader import Collate, RecordReader, inputs_and_targets
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.engine import Loss, modes_kept

@@ -21,7 +21,7 @@ from torch.nn import functional
 from prudent import _validate
 from prudent._files import sha256
 from prudent._formats import reading
-from prudent.certify.landmarks import Codes, Flags, whole
+from prudent.certify.counts import Codes, Flags, whole
 from prudent.records.arrays import ArrayForm, numbers_of
 from prudent_lab.data_files import is_file, search_folders
 

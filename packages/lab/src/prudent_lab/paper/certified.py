@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent.certify.classifier import CertifiedClassifier, Known
-from prudent.certify.counts import Counts, Weights, Whole, scores_of
-from prudent.certify.landmarks import Codes, Partition
+from prudent.certify.counts import Codes, Counts, Partition, Weights, Whole, scores_of
 from prudent.records.arrays import parts
 from prudent.release.noise import ReproducibleNoise
 from prudent_lab.attacks import Target, best_attacks

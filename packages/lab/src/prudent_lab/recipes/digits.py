@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from prudent import _validate
 from prudent.accounting import GaussianTest
-from prudent.records.quantized_cnn import shipped_network
+from prudent.certify.features import shipped_network
 from prudent.training.keystream import Key
 from prudent.training.noise import StepState, noise_on
 from prudent_lab.datasets import Dataset

@@ -16,7 +16,7 @@ from prudent import _extras, _validate
 from prudent._validate import ArgumentError
 from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
-from prudent.records.form import Form, Leaf
+from prudent.records.reader import Form, Leaf
 from prudent.training.adapters.federated.release import RoundRelease
 from prudent.training.keystream import Key, NoCopyMixin, Purpose, uniforms
 from prudent.training.plan import Plan

@@ -32,11 +32,11 @@ from prudent.accounting import (
     Reveals,
 )
 from prudent.accounting.calibration import Search, solve
-from prudent.release.failures import redact_errors
+from prudent.release.columns.column import redact_errors
 from prudent.release.lattice import Lattice
+from prudent.release.margins import RobustValue
 from prudent.release.noise import LARGEST_SCALE, SLACK, Distribution, Noise, checked_test, source_of
 from prudent.release.outcome import Branch, NoiseSpread, Outcome, Refused, Released
-from prudent.release.ptr.margins import RobustValue
 
 Data = TypeVar("Data")
 

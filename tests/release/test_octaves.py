@@ -5,14 +5,12 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
+from prudent.release.columns.scales import Scale
+from prudent.release.moment_sums import OctaveSums
+from prudent.release.noise import AdditiveMechanism, Distribution, ReproducibleNoise
+from prudent.release.statistics import mean, sum
 from tests.oracles.array_column import ArrayColumn
 from tests.release.recording import Silence
-
-from prudent.release.columns.scales import Scale
-from prudent.release.noise import Distribution, ReproducibleNoise
-from prudent.release.statistics import mean, sum
-from prudent.release.sums.additive import AdditiveMechanism
-from prudent.release.sums.octaves import OctaveSums
 
 ODD = [0.0, -0.0, 5e-324, -1e-13, 1.0, -1.0, 2.0, 511.999, 512.0, -1e6, 1e300, np.inf, -np.inf]
 

@@ -42,8 +42,7 @@ import numpy as np
 from prudent import _validate
 from prudent._rounding import nearest
 from prudent._validate import ArgumentError
-from prudent.release.columns.column import Column, in_order
-from prudent.release.failures import SourceError
+from prudent.release.columns.column import Column, SourceError, in_order
 from prudent.release.lattice import IntArray, Lattice
 
 HALF = Fraction(1, 2)

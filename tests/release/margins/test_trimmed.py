@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from prudent.release.lattice import Lattice
-from prudent.release.ptr.trimmed import trimmed_mean
+from prudent.release.statistics.tested import trimmed_mean
 from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import Graph, data_sets, records
 

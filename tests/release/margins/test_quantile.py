@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from prudent.release.failures import SourceError
+from prudent.release.columns.column import SourceError
 from prudent.release.lattice import FARTHEST, Lattice
-from prudent.release.ptr.margins import interquartile_range, quantile, rational
+from prudent.release.margins import interquartile_range, quantile, rational
 from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import Graph, data_sets, records
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from prudent.release.columns.column import Leaders
-from prudent.release.ptr.margins import Unread, category_mode
+from prudent.release.margins import Unread, category_mode
 from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import Graph, data_sets, records
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from prudent.release.lattice import Lattice
-from prudent.release.ptr.margins import category_mode, interquartile_range
-from prudent.release.ptr.trimmed import trimmed_mean
+from prudent.release.margins import category_mode, interquartile_range
+from prudent.release.statistics.tested import trimmed_mean
 from tests.oracles.array_column import ArrayColumn
 from tests.oracles.margins import (
     Statistic,

@@ -14,11 +14,10 @@ import ibis
 import ibis.expr.types as ir
 
 from prudent.release.charging import Preview
-from prudent.release.columns.column import ask
+from prudent.release.columns.column import ask, redact_errors
 from prudent.release.columns.dialects import double
 from prudent.release.columns.queries import ColumnQuery, alike, answer, query, sizes_of_groups
 from prudent.release.columns.table_columns import FEW_READ, PairColumn, TableColumn
-from prudent.release.failures import redact_errors
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.request import (
     Part,

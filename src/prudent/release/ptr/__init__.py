@@ -1,1 +1,0 @@
-"""Safety margins: the distance, in records, from a data set to one of high local sensitivity."""

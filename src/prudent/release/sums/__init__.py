@@ -1,1 +1,0 @@
-"""Exact noise on sums: counts, moments and bins of clipped values, and where to clip."""
