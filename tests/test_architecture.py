@@ -333,22 +333,22 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # The most lines that the Python files of each room, and of the other distributions, may have
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
-    "prudent": 1_630,  # the modules beside the rooms
-    "accounting": 6_200,
-    "audit": 1_985,
-    "budget": 3_060,
-    "certify": 1_605,
-    "cli": 3_700,
-    "estimators": 4_215,
-    "receipts": 890,
-    "records": 1_440,
-    "release": 17_860,
+    "prudent": 1_475,  # the modules beside the rooms
+    "accounting": 6_000,
+    "audit": 1_735,
+    "budget": 2_835,
+    "certify": 1_540,
+    "cli": 3_445,
+    "estimators": 4_025,
+    "receipts": 895,
+    "records": 1_220,
+    "release": 16_310,
     "samples": 80,
-    "synth": 1_510,
-    "training": 19_075,
-    "tune": 1_470,
-    "prudent_lab": 11_190,
-    "prudent_verify": 3_000,
+    "synth": 1_340,
+    "training": 17_035,
+    "tune": 1_415,
+    "prudent_lab": 9_400,
+    "prudent_verify": 2_915,
 }
 
 
