@@ -90,12 +90,9 @@ class StandardFeatures:
 
     locations: FloatArray  # the released location of each column
     scales: FloatArray  # the released scale of each column, positive
-    limits: FloatArray = attrs.field()  # where each standardised column is clipped
+    # Where each standardised column is clipped.
+    limits: FloatArray = attrs.Factory(lambda own: np.full(len(own.scales), CLIP), takes_self=True)
     extent: float = 0.0  # the length beyond which few rows are, if it is known to be large
-
-    @limits.default
-    def _usual(self) -> FloatArray:
-        return np.full(len(self.scales), CLIP)
 
     @property
     def width(self) -> int:

@@ -221,6 +221,7 @@ class Opened:
     # A table with the column `value`, and `other`, `unit`, `member_0`, … if requested; strings are
     # stored as bytes.
     rows: ir.Table
+    counted: ir.Table  # the same, and with rows of which the group has no name
     value_type: dt.DataType  # the type in which categories are displayed
     # The scale of the rows, None for categories; for pairs, also that of `other`.
     scales: tuple[Scale | None, ...]
@@ -253,7 +254,8 @@ class Opened:
             listed = self.rows.member_0.isin([one for (one,) in members.values()])
         else:
             listed = ibis.or_(*map(self._of, members.values()))
-        return attrs.evolve(self, rows=self.rows.filter(listed))
+        rows = self.rows.filter(listed)
+        return attrs.evolve(self, rows=rows, counted=rows)
 
     def _of(self, member: tuple[ir.Value, ...]) -> ir.BooleanValue:
         names = members_of(self.rows)
@@ -293,7 +295,7 @@ class Opened:
 
     def sizes(self, staged: StagedTable | None, *, at_least: int = 1) -> Sizes:
         """The number of records of every group that has a name, by how it is stored; one query."""
-        rows = self.rows if staged is None else redact_errors(staged.kept)
+        rows = self.counted if staged is None else redact_errors(staged.kept)
         if self.contribution.sets and staged is not None:  # a set may be of any size
             rows = at_most(rows, self.contribution.records)
         found = redact_errors(fetched, sizes_of_groups(rows, at_least=at_least))
@@ -374,9 +376,14 @@ def open_rows(asked: ColumnSpec) -> Opened:
     keys = tuple(group_key(rows, name, opened) for name in asked.keys)
     chosen |= {f"member_{place}": exact(key.value, engine) for place, key in enumerate(keys)}
     rows = rows.select(**chosen)
-    rows = rows.filter(*(present(rows[name], numbers=name != "unit") for name in chosen))
+    # A filter by the name of a group would compute it once more for each row: groups without one
+    # are dropped when they are counted.
+    here = {name: present(rows[name], numbers=name != "unit") for name in chosen}
+    late = [name for name in here if name.startswith("member_") and rows[name].type().is_binary()]
+    counted = rows.filter(*(here[name] for name in here if name not in late))
+    rows = rows.filter(*here.values())
     single = isinstance(asked.by, str)
-    return Opened(rows, value.type(), scales, contribution, keys, single, opened)
+    return Opened(rows, counted, value.type(), scales, contribution, keys, single, opened)
 
 
 def filtered(asked: ColumnSpec) -> tuple[OpenTable, ir.Table]:
