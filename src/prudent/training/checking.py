@@ -30,10 +30,7 @@ from prudent.training.gradients.engine import Loss, count_records, run_on
 from prudent.training.gradients.factors.tape import leaves_behind
 from prudent.training.gradients.host_state import KeptRecordError
 from prudent.training.gradients.output_guard import as_outputs
-from prudent.training.gradients.unsupported import (
-    UnsupportedLayerError,
-    unsupported,
-)
+from prudent.training.gradients.unsupported import UnsupportedLayerError, unsupported
 from prudent.training.gradients.unsupported import made_up as made_up_batch
 from prudent.training.parallel import Processes
 from prudent.training.run.execution import Execution
