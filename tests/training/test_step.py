@@ -487,3 +487,42 @@ def test_the_counter_never_goes_back():
     assert not torch.equal(model.weight.grad, first)
     with pytest.raises(ValueError, match=r"at most plan\.steps = 3"):
         step(batch)
+
+
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+def test_chunks_of_different_forms_add_up_to_those_of_single_records(device):
+    """Also where a step is replayed: a graph is good for one combination of forms."""
+    rule = ProposeTestRelease(
+        clip=1.0, propose=0.5, noise_multiplier=1.0, test=GaussianTest(1.0), failure=1e-2
+    )
+    plan = Plan(sampling_rate=0.1, steps=40, aggregation=rule)
+
+    def texts(number, size):
+        draw, chunks = torch.Generator().manual_seed(number % 2), []
+        for place, length in enumerate((4, 9, 6, 4)):
+            words = torch.randint(0, 20, (4, length), generator=draw).to(device)
+            ids = 50 * torch.arange(4, device=device) + place
+            valid = torch.arange(4, device=device) < 3
+            parts = zip(*(each.split(size) for each in (words, valid, ids)), strict=True)
+            chunks += [Chunk(part, part[:, 0] % 3, real, own) for part, real, own in parts]
+        return chunks
+
+    runs = []
+    for size in (4, 1):
+        torch.manual_seed(0)
+        layers = nn.Embedding(20, 8), nn.Linear(8, 3), Averaged()
+        model = nn.Sequential(*layers).double().to(device)
+        step = Step(plan, model, cross_entropy, expected_batch=12, key=Key.from_seed(1))
+        runs.append([])
+        for number in range(10):
+            step(texts(number, size))
+            runs[-1] += [parameter.grad.clone() for parameter in model.parameters()]
+    for mine, same in zip(*runs, strict=True):
+        torch.testing.assert_close(mine, same, rtol=1e-8, atol=1e-8)
+
+
+class Averaged(nn.Module):
+    """The mean over the words of a text, of whatever length."""
+
+    def forward(self, x):
+        return x.mean(-2)
