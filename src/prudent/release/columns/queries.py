@@ -375,10 +375,7 @@ def clipped_sums(
     middle: Given = 0.0,
     squared: bool = False,
 ) -> ir.Table:
-    """The sum of the values between two ends, on a lattice, and how many are below and inside.
-
-    Perhaps with the sum of squares, both of distances from the middle step.
-    """
+    """The sum of the values between two ends, on a lattice, and how many are below and inside."""
     rows = _inside(rows, low, high, factor, tiny, middle)
     parts = limbs_of(rows.step, farthest, limb_bits(rows, factors=2 if squared else 1))
     below = rows.count(where=rows.below)

@@ -308,8 +308,10 @@ FORMS: dict[Any, Form] = {
     ops.Floor: _of_number(_floor),
     ops.FloorDivide: _arithmetic(lambda a, b: _floor(_quotient(a, b))),
     ops.Ln: _of_number(lambda x: within(x, 2.0**-1000, 2.0**1000).ln()),
-    ops.Log10: _of_number(
-        lambda x: call("log10", within(x, 2.0**-1000, 2.0**1000), returns=dt.float64)
+    ops.Log10: lambda node, engine: call(
+        "log" if engine == "postgres" else "log10",  # which is written there as log(10, x)
+        within(_number(node.arg, engine), 2.0**-1000, 2.0**1000),
+        returns=dt.float64,
     ),
     ops.Modulus: _rest,
     ops.Multiply: _arithmetic(lambda a, b: a * b),
