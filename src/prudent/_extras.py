@@ -25,7 +25,7 @@ _MODULES = {
     "tables": ("duckdb", "ibis", "opendp", "pandas", "psycopg", "pyarrow", "sqlglot"),
     "estimators": ("sklearn",),
     "receipts": ("cryptography",),
-    "train": ("safetensors", "tensorboard", "torch", "triton"),
+    "train": ("safetensors", "torch", "triton"),
     "huggingface": ("accelerate", "datasets", "peft", "tokenizers", "transformers"),
     "lightning": ("lightning",),
     "federated": ("flwr",),
