@@ -87,11 +87,11 @@ def is_alike(outcome, expected):
 
 @pytest.mark.unhurried
 def test_two_processes_release_what_one_would_and_a_mistake_is_seen(alone, tmp_path):
-    few = "mixed", "broken_noise", "refused_shared"
+    few = "mixed", "broken_noise", "refused_shared", "first_part"
     for outcome in worlds.Group(tmp_path / "group", 2, *few).left("all"):
         assert is_alike(outcome["mixed"], alone("mixed"))
         assert not is_alike(outcome["broken_noise"], alone("broken_noise"))
-        assert outcome["refused_shared"] == {"refused": True}
+        assert outcome["refused_shared"] == outcome["first_part"] == {"refused": True}
 
 
 @pytest.mark.thorough

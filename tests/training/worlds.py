@@ -46,6 +46,7 @@ from prudent.training import (
 from prudent.training.keystream import Key
 from prudent.training.parallel import DistributedGroup, Processes, join, whole
 from prudent.training.run import execution
+from prudent.training.run.checkpoint import ReleaseDigests
 from tests.archives import save_easy_classes
 from tests.servers import free_port
 from tests.training.gradients.oracle import cross_entropy
@@ -444,6 +445,18 @@ refused("shared", "Expected every record in one process alone", share_a_record)
 refused("ids", "Expected ids in every Chunk", forget_the_ids)
 refused("wrapped", "Expected model a DistributedDataParallel of the 1", wrap_for_one)
 refused("mesh", "Expected model sharded over the 1 processes", another_mesh)
+
+
+@scenario
+def first_part(folder):
+    """A repeated release that differs in the part of another process is admitted by none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    digests, part = ReleaseDigests(folder, join(CPU)), torch.ones(3)
+    admitted = []
+    for shift in (0, 0, rank()):
+        admitted.append(digests.admits(Key.from_seed(SEED), "1", [part + shift]))
+        digests.resume()
+    return {"refused": admitted == [True, True, False]}
 
 
 @scenario

@@ -11,7 +11,9 @@ from torch.utils.data import Dataset
 
 from prudent.accounting import GaussianTest
 from prudent.training import Execution, Plan, ProposeTestRelease, Sum, fit
-from prudent.training.run.checkpoint import charged, load_checkpoint
+from prudent.training.keystream import Key
+from prudent.training.parallel import Processes
+from prudent.training.run.checkpoint import ReleaseDigests, charged, load_checkpoint
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
 
@@ -168,6 +170,21 @@ def test_digests_of_releases_reveal_nothing_without_the_key(tmp_path):
     one, two = ((tmp_path / n / "releases.txt").read_text().split() for n in ("one", "two"))
     assert one[::2] == two[::2] == ["5", "6", "7", "8"]
     assert not set(one[1::2]) & set(two[1::2])
+
+
+@pytest.mark.parametrize("left", ["1", "12", "12 ", "12 ab"])
+def test_a_digest_that_a_kill_cut_off_hides_no_later_one(tmp_path, left):
+    key, sums = Key.from_seed(1), [torch.ones(2)]
+
+    def resumed():
+        digests = ReleaseDigests(tmp_path, Processes())
+        digests.resume()
+        return digests
+
+    (tmp_path / "releases.txt").write_text(left)
+    assert resumed().admits(key, "12", sums) == (left == "1")  # else it cannot be told
+    resumed().admits(key, "13", sums)
+    assert not any(resumed().admits(key, name, [torch.zeros(2)]) for name in ("12", "13"))
 
 
 def test_a_precision_that_only_one_backend_was_given_is_no_obstacle(tmp_path):

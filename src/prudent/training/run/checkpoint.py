@@ -305,7 +305,7 @@ class ReleaseDigests:
     """Keyed digests of the releases since the last checkpoint, in a file beside it.
 
     Without the key they reveal nothing. Writes survive a kill of the process, not of the machine.
-    Of the processes of a run the first reads and writes.
+    Every process adds the digest of its part of a release; the first reads and writes.
     """
 
     def __init__(self, folder: Path, processes: Processes) -> None:
@@ -313,7 +313,7 @@ class ReleaseDigests:
         self._known: dict[str, str] = {}
 
     def resume(self) -> None:
-        """Read what was released before; a line that a kill cut off is ignored."""
+        """Read what was released before; a line that a kill cut off is equal to no release."""
         if self._path.exists():
             lines = self._path.read_text(errors="replace").splitlines()
             self._known = {n: value for n, _, value in (line.partition(" ") for line in lines)}
@@ -324,18 +324,22 @@ class ReleaseDigests:
         self._processes.first(lambda: self._path.unlink(missing_ok=True))
 
     def admits(self, key: Key, name: str, released: Iterable[torch.Tensor]) -> bool:
-        """Whether what is to be released under a name is what was, if anything was; notes it."""
+        """Whether what is to be released under a name is what was, if anything was; notes it.
+
+        All processes call this, and get the same answer.
+        """
+        digest = hashlib.blake2b(key=key.secret, digest_size=32, person=b"prudent release")
+        for tensor in released:
+            plain = tensor.detach().cpu().contiguous().flatten()
+            digest.update(plain.view(torch.uint8).numpy().data)
+        parts = " ".join(self._processes.gathered(digest.hexdigest()))
 
         def check() -> bool:
-            digest = hashlib.blake2b(key=key.secret, digest_size=32, person=b"prudent release")
-            for tensor in released:
-                plain = tensor.detach().cpu().contiguous().flatten()
-                digest.update(plain.view(torch.uint8).numpy().data)
             if name not in self._known:
                 with resumable(), self._path.open("a") as file:
-                    file.write(f"{name} {digest.hexdigest()}\n")
+                    file.write(f"\n{name} {parts}")  # a line that was cut off ends here
                 return True
-            return self._known[name] == digest.hexdigest()
+            return self._known[name] == parts
 
         return self._processes.first(check)
 
