@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.factors.contributions import (
@@ -67,3 +68,35 @@ def test_terms_that_cancel_add_no_more_than_their_norm(made, recompute):
         gradients = engine(engine.model, tuple(each[one] for each in inputs), ())
         (total,) = gradients.weighted_sum(weights[one]).values()
         assert total.norm() < 1.001
+
+
+class Difference(nn.Module):
+    """Two uses whose gradients, which are formed, are opposite for equal inputs."""
+
+    def __init__(self, looks_up):
+        super().__init__()
+        self.looks_up = looks_up
+        self.weight = nn.Parameter(torch.ones(4, 1))
+
+    def forward(self, first, second, places):
+        if not self.looks_up:
+            return self.weight[:, 0] * first - self.weight[:, 0] * second
+        one, two = (functional.embedding(places, self.weight)[..., 0] for _ in range(2))
+        return one * first - two * second
+
+
+@pytest.mark.parametrize("looks_up", [False, True])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_large_terms_that_cancel_leave_the_others_their_contributions(looks_up, recompute):
+    """A record is added over its uses before it is added to others, whose digits it would take."""
+    torch.manual_seed(0)
+    places = torch.arange(4).expand(3, 4).contiguous()
+    first, second = torch.rand(3, 4), torch.rand(3, 4)
+    first[1] = second[1] = 1e30
+    engine = BookKeeping(
+        Difference(looks_up), lambda outputs, _: outputs.sum(1), recompute=recompute
+    )
+    gradients = engine(engine.model, (first, second, places), ())
+    assert gradients.norms[1] < 1e-6  # so its weight is that of any other
+    (total,) = gradients.weighted_sum(torch.ones(3).double()).values()
+    torch.testing.assert_close(total[:, 0].float(), (first - second).sum(0))

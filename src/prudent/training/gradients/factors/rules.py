@@ -260,10 +260,10 @@ def _embedding(
         return NotImplemented
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
-    use = tape.use(weight, looked_up=True)
 
     def look_up(records: int, indices: Tensor) -> Tensor:
         flat = indices.reshape(records, -1)
+        use = tape.use(weight, looked_up=len(weight) > flat.shape[1] * tape.slots)
         result = call(Embedding, tape.anchor, flat, weight.detach(), padding_idx, use)
         return result.view(*indices.shape, -1)
 

@@ -94,7 +94,7 @@ class Tape(ABC):
         self._derived: dict[int, tuple[Tensor, list[Contribution]]] = {}
         self._behind: set[str] = set()
         self._uses = dict.fromkeys(self.parameters, 0)
-        self._lookups = dict.fromkeys(self.parameters, 0)  # uses as a table of embeddings
+        self._lookups = dict.fromkeys(self.parameters, 0)  # uses that add rows to a table
         self._contributions: dict[str, list[Contribution]] = {name: [] for name in parameters}
 
     def again(self) -> Self:
@@ -246,7 +246,7 @@ class SumTape(Tape):
     """Accumulates the weighted sum as contributions arrive.
 
     Those that are merged for the norm of a parameter are kept and merged here, too: where terms
-    cancel, the sum must round them as the norm did.
+    cancel, they must be rounded as in the norm, and before other records are added.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], weights: Tensor, slots: int = 1) -> None:
@@ -278,14 +278,9 @@ class SumTape(Tape):
         }
 
     def _receive(self, name: str, contribution: Contribution) -> None:
-        match contribution:
-            case Outer():  # merged with its like alone
-                is_final = self._uses[name] - self._lookups[name] <= 1
-            case Dense():  # a sum of two is rounded once, by a part of itself
-                is_final = self._uses[name] <= 2 and name not in self._behind
-            case _:
-                is_final = True
-        if is_final:
+        joins = isinstance(contribution, Dense | Outer)
+        alone = self._uses[name] - self._lookups[name] <= 1 and name not in self._behind
+        if alone or not joins:
             self._sum(name, contribution)
         else:
             self._contributions[name].append(contribution)
