@@ -146,3 +146,27 @@ def test_kernels(dtype):
     near = 1e-3 if dtype == torch.float32 else 0.1
     found = grouped_product(there[0], matrices.cuda(), there[2]).cpu().double()
     torch.testing.assert_close(found, product, rtol=near, atol=near)
+
+
+def test_positions_that_cancel_leave_the_others_their_contributions():
+    """What is exactly zero of one record has the norm zero, and must be zero of the sum as well."""
+    rows, columns, ends = factors(torch.float32)
+    rows[1], columns[1] = 0, 0
+    rows[1, 5:7, 0] = torch.tensor([1e30, -1e30])
+    columns[1, 5:7] = 1
+    routed = Routed(rows, columns, ends)
+    assert not routed.squared_norms()[1]
+    alone = Routed(rows[:1], columns[:1], ends[:1])
+    total = routed.weighted_sum(torch.ones(2).double())
+    assert torch.equal(total, alone.weighted_sum(torch.ones(1).double()))
+
+
+def test_a_product_is_the_same_whatever_stands_beside_it():
+    """Bit for bit: a library multiplies more positions of an expert in another way."""
+    torch.manual_seed(0)
+    values, matrices = torch.randn(40, 70, 300), torch.randn(3, 300, 40)
+    ends = torch.randint(0, 71, (40, 3)).sort(1).values
+    product = grouped_product(values, matrices, ends)
+    for record in range(40):
+        one = slice(record, record + 1)
+        assert torch.equal(grouped_product(values[one], matrices, ends[one]), product[one])

@@ -19,6 +19,7 @@ the sum of the products of both factors over its positions. On a GPU a kernel fo
 once for the norm and once for the sum, in the same order: both see the same numbers.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -91,14 +92,17 @@ class Routed:
         short = self.rows.dtype in (torch.float32, torch.bfloat16)
         return same and short and kernels.fuses(self.rows, self.columns)
 
+    def _formed(self) -> Iterator[Tensor]:
+        """The gradient of each record in double precision: norm and sum see the same numbers."""
+        for record in zip(self.rows.double(), self.columns.double(), self.ends, strict=True):
+            yield Routed(*(part[None] for part in record)).per_example()[0]
+
     def squared_norms(self) -> Tensor:
-        """‖g‖² of each record; elsewhere than on a GPU of gradients in double precision."""
+        """‖g‖² of each record."""
         if self._is_taken:
             squares = kernels.routed_squares(self.rows, self.columns, self.ends.contiguous())
         else:
-            records = zip(self.rows.double(), self.columns.double(), self.ends, strict=True)
-            each = (Routed(*(x[None] for x in record)).per_example() for record in records)
-            squares = torch.stack([gradient.square().sum() for gradient in each])
+            squares = torch.stack([gradient.square().sum() for gradient in self._formed()])
         return squares.to(at_least_single(self.rows).dtype)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -106,39 +110,28 @@ class Routed:
         weights = weights.double()
         if self._is_taken:
             return kernels.routed_sums(self.rows, self.columns, self.ends.contiguous(), weights)
-        weighted = finite(self.rows.double() * weights[:, None, None]).flatten(0, 1)
-        columns = finite(self.columns.double()).flatten(0, 1)
-        order, sizes = _by_expert(self.ends, self.rows.shape[1])
-        parts = zip(*(torch.split(x[order], sizes) for x in (weighted, columns)), strict=True)
-        return torch.stack([left.mT @ right for left, right in list(parts)[:-1]])
-
-
-def _by_expert(ends: Tensor, positions: int) -> tuple[Tensor, list[int]]:
-    """The positions of all records by expert, and the number of each; last those of none."""
-    experts = experts_at(ends, positions).flatten()
-    counted = torch.bincount(experts, minlength=ends.shape[1] + 1)
-    return experts.argsort(stable=True), counted.tolist()
+        weighted = map(torch.mul, self._formed(), weights)
+        return functools.reduce(torch.add, map(finite, weighted))
 
 
 def grouped_product(values: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     """Each position of `values`, (records, positions, size), times the matrix of its expert."""
     # No view of another tensor: models add a bias to it in place.
-    result = values.new_empty(*values.shape[:2], matrices.shape[2])
-    flat, by_position = values.reshape(-1, values.shape[2]), result.view(-1, matrices.shape[2])
+    result = values.new_zeros(*values.shape[:2], matrices.shape[2])
     aligned = values.shape[2] % ALIGNED == matrices.shape[2] % ALIGNED == 0
     short = values.is_cuda and values.dtype == torch.bfloat16 and aligned
     if short and hasattr(functional, "grouped_mm"):
+        flat, by_position = values.reshape(-1, values.shape[2]), result.view(-1, matrices.shape[2])
         experts = experts_at(ends, values.shape[1]).flatten()
         order = experts.argsort(stable=True)
         grouped = functional.grouped_mm(flat[order], matrices, offs=ends.sum(0, dtype=torch.int32))
         by_position.index_copy_(0, order, grouped)
         by_position.masked_fill_((experts == ends.shape[1])[:, None], 0)
-    else:
-        order, sizes = _by_expert(ends, values.shape[1])
-        *own, beyond = torch.split(flat[order], sizes)
-        products = [part @ matrix for part, matrix in zip(own, matrices, strict=True)]
-        products.append(values.new_zeros(len(beyond), matrices.shape[2]))
-        by_position.index_copy_(0, order, torch.cat(products))
+        return result
+    # How a library adds up a product may depend on the number of rows, so each record has its own.
+    for record, own in enumerate(ends.tolist()):
+        for first, end, matrix in zip([0, *own[:-1]], own, matrices, strict=True):
+            result[record, first:end] = values[record, first:end] @ matrix
     return result
 
 
