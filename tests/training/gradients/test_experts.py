@@ -6,10 +6,8 @@ from torch import nn
 from torch.nn import functional
 
 from prudent.training.gradients import BookKeeping, Materialised
-from prudent.training.gradients.factors.contributions import (
-    Routed,
-    grouped_product,
-)
+from prudent.training.gradients.factors import contributions
+from prudent.training.gradients.factors.contributions import Routed, grouped_product
 from tests.training.gradients.oracle import alone, cross_entropy
 
 pytestmark = pytest.mark.skipif(
@@ -21,9 +19,9 @@ RECORDS, POSITIONS, SIZE, EXPERTS, CLASSES = 6, 5, 8, 3, 4
 class Mixture(nn.Module):
     """Routes each position to two experts, as models of transformers do."""
 
-    def __init__(self, transposed=True):
+    def __init__(self, changed=lambda ends: ends):
         super().__init__()
-        self.transposed = transposed
+        self.changed = changed
         self.router = nn.Linear(SIZE, EXPERTS)
         self.up = nn.Parameter(torch.randn(EXPERTS, 16, SIZE) / 3)
         self.down = nn.Parameter(torch.randn(EXPERTS, 16, SIZE) / 3)
@@ -35,7 +33,7 @@ class Mixture(nn.Module):
         shares, chosen = self.router(values).softmax(-1).topk(2)
         expert, order = chosen.flatten().sort(stable=True)
         counts = torch.histc(expert.float(), bins=EXPERTS, min=0, max=EXPERTS - 1)
-        ends = counts.cumsum(0).int()
+        ends = self.changed(counts.cumsum(0).int())
         hidden = functional.grouped_mm(values[order // 2], self.up.transpose(-2, -1), offs=ends)
         hidden.add_(self.shift[expert])  # in place, as GPT-OSS does
         hidden = functional.grouped_mm(hidden.tanh(), self.down, offs=ends)
@@ -45,9 +43,9 @@ class Mixture(nn.Module):
         return self.head(both.sum(1).view(*records.shape).mean(1))
 
 
-def data(dtype=torch.float32):
+def data(dtype=torch.float32, changed=lambda ends: ends):
     torch.manual_seed(0)
-    model = Mixture().to(dtype)
+    model = Mixture(changed).to(dtype)
     inputs = torch.randn(RECORDS, POSITIONS, SIZE, dtype=dtype)
     return model, inputs, torch.randint(0, CLASSES, (RECORDS,))
 
@@ -170,3 +168,47 @@ def test_a_product_is_the_same_whatever_stands_beside_it():
     for record in range(40):
         one = slice(record, record + 1)
         assert torch.equal(grouped_product(values[one], matrices, ends[one]), product[one])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        (lambda ends: ends * 1000, lambda ends: (ends * 1000).clamp_max(2 * POSITIONS)),
+        (lambda ends: ends - 4, lambda ends: (ends - 4).clamp_min(0)),
+        (
+            lambda ends: torch.stack([ends[2], ends[0] - 1, ends[1]]),
+            lambda ends: 0 * ends + ends[2],
+        ),
+    ],
+    ids=["beyond", "below zero", "decreasing"],
+)
+@pytest.mark.parametrize("slots", [None, 3])
+@pytest.mark.parametrize("engine", [BookKeeping, Materialised])
+def test_offsets_stay_within_the_record(engine, slots, wrong, meant):
+    """A kernel reads where the model says that an expert ends."""
+    weights = torch.rand(RECORDS // (slots or 1)).double()
+    found = []
+    for changed in (wrong, meant):
+        model, inputs, targets = data(changed=changed)
+        targets = targets if slots is None else (targets, torch.ones(RECORDS).double())
+        gradients = engine(model, cross_entropy, slots=slots)(model, inputs, targets)
+        found.append((gradients.norms, gradients.weighted_sum(weights)))
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+def test_kernels_are_given_offsets_within_the_record(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        contributions,
+        "grouped_product",
+        lambda values, matrices, ends: (seen.append(ends), grouped_product(values, matrices, ends))[
+            1
+        ],
+    )
+    model, inputs, targets = data(changed=lambda ends: ends[[1, 2, 0]] * 7 - 20)
+    BookKeeping(model, cross_entropy)(model, inputs, targets)
+    for ends in seen:
+        assert (ends >= 0).all()
+        assert (ends <= 2 * POSITIONS).all()
+        assert (ends.diff() >= 0).all()
+    assert len(seen) == 3

@@ -54,6 +54,11 @@ def experts_at(ends: Tensor, positions: int) -> Tensor:
     return (places[:, None] >= ends[..., None, :]).sum(-1)
 
 
+def ends_within(ends: Tensor, positions: int) -> Tensor:
+    """The ends that a model computed, in order and within the record: kernels read up to them."""
+    return ends.clamp(0, positions).cummax(-1).values
+
+
 @attrs.frozen
 class Routed:
     """Gradients of matrices: position t of a record adds rowsₜ ⊗ columnsₜ to that of its expert."""
@@ -168,7 +173,7 @@ class Experts(Function):
 def one_by_one(mat_a: Tensor, mat_b: Tensor, *, offs: Tensor, **options: Any) -> Tensor:
     """`grouped_mm` of a record by products with all matrices, for which vmap has a rule."""
     experts = torch.arange(len(mat_b), device=mat_b.device)
-    chosen = experts_at(offs, len(mat_a))[:, None] == experts
+    chosen = experts_at(ends_within(offs, len(mat_a)), len(mat_a))[:, None] == experts
     return torch.einsum("te,ti,eio->to", chosen.to(mat_a.dtype), mat_a, mat_b)
 
 

@@ -30,7 +30,13 @@ from prudent._torch_private import (
     retrieve_current_functorch_interpreter,
     unwrap_batched,
 )
-from prudent.training.gradients.factors.contributions import Dense, Experts, Use, as_it_is
+from prudent.training.gradients.factors.contributions import (
+    Dense,
+    Experts,
+    Use,
+    as_it_is,
+    ends_within,
+)
 from prudent.training.gradients.factors.kernels import Geometry
 from prudent.training.gradients.factors.layers import (
     Affine,
@@ -430,7 +436,7 @@ def _grouped(
 
     def multiply(records: int, values: Tensor, ends: Tensor) -> Tensor:
         anchor = None if tape is None else tape.anchor
-        ends = ends.expand(records, -1)
+        ends = ends_within(ends, values.shape[1]).expand(records, -1)
         return call(Experts, anchor, values.to(kind), matrices, ends, transposed, use)
 
     return on_records(multiply, mat_a, offs).to(out_dtype or mat_a.dtype)
