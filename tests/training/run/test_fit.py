@@ -32,6 +32,7 @@ from prudent.training import (
 from prudent.training.chunk import Chunk
 from prudent.training.keystream import Key
 from prudent.training.noise import HostNoise
+from prudent.training.run import charging
 from prudent.training.run.checkpoint import charged
 from prudent.training.run.reading import _gather
 from prudent.training.run.run import Run
@@ -538,3 +539,58 @@ def test_an_interruption_says_whether_anything_was_charged(tmp_path, at, folder,
             )
         assert len(ledger.history()) == min(at, 1)
     assert re.search(said, " ".join(interrupted.value.__notes__))
+
+
+def test_a_resumed_run_says_what_was_charged_when_it_goes_on_and_when_it_is_interrupted(
+    tmp_path, capsys, monkeypatch
+):
+    looks = []
+
+    def evaluate(model):
+        looks.append(model)
+        if len(looks) in at:
+            raise KeyboardInterrupt
+        return {}
+
+    def run(steps=4, resume=True):
+        looks.clear()
+        rule = Sum(clip=1.0, noise_multiplier=1.0)
+        plan = Plan(sampling_rate=0.5, steps=steps, aggregation=rule, expected_batch=10)
+        given = {"evaluate": evaluate, "evaluate_every": 2, "out": tmp_path / "run"}
+        data = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+        fit(
+            plan, nn.Linear(3, 2), cross_entropy, data, ledger=ledger, lr=0.1,
+            reporting=Reporting(resume=resume, progress=False, **given),
+        )  # fmt: skip
+
+    def interrupted(**options):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            run(**options)
+        return caught.value.__notes__[0]
+
+    with Ledger(tmp_path / "budget.db", epsilon=100.0, delta=1e-3) as ledger:
+        charge = charging.charge_calibrated
+
+        def impatient(*given, **options):
+            charge(*given, **options)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(charging, "charge_calibrated", impatient)
+        at = ()
+        assert "may have been charged for the whole plan; resume" in interrupted(resume=False)
+        monkeypatch.undo()
+        at = (1,)
+        assert "before its first step. Nothing more was charged; resume" in interrupted()
+        at = (3,)  # the first is the rehearsal, the second that of step 2
+        assert "after 4 steps. Nothing more was charged; resume" in interrupted()
+        assert capsys.readouterr().err == (
+            "The run goes on after 0 of 4 steps. Nothing more was charged.\n"
+        )
+        at = ()
+        run()
+        run(steps=6)
+        assert capsys.readouterr().err.splitlines() == [
+            "The run goes on after 2 of 4 steps. Nothing more was charged.",
+            "The run goes on after 4 of 6 steps. Its ledger was charged for 2 more steps.",
+        ]
+        assert len(ledger.history()) == 2

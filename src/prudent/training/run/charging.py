@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,7 +41,8 @@ class RunCharge:
     taken: int = 0  # number of steps taken so far, for people to read
     protected: str = "record"  # what neighbours differ in: a record, or a person
     kind: str = "training"  # of the receipt
-    is_paid: bool = attrs.field(default=False, init=False)  # also if there is no ledger to charge
+    # What was charged, in words, once the run is paid for, also if there is no ledger to charge.
+    charged: str = attrs.field(default="", init=False)
     _made: dict[str, list[Any]] = attrs.field(factory=dict, init=False)
     _noted: list[Any] = attrs.field(factory=list, init=False)
 
@@ -61,39 +63,49 @@ class RunCharge:
         """Go on with the run of this name, which may have been charged."""
         self.name, self.resumed = name, True
 
-    def pay(self) -> None:
+    def pay(self) -> str:
         """Charge the steps of the plan that the ledger was not yet charged for, once.
 
-        If the ledger refuses, its error is raised and nothing is charged.
+        If the ledger refuses, its error is raised and nothing is charged. A run that is resumed
+        says what was charged. Returns `charged`.
         """
-        if self.ledger is None or self.name in self._made:
-            self.is_paid = True
-            return
-        label = f"training run {self.name}"
-        charges = []
-        if self.resumed and hasattr(self.ledger, "history"):
-            charges = [charge for charge in self.ledger.history() if charge.label == label]
-        due = self.plan.steps - sum(_steps(charge.event, self.plan) for charge in charges)
-        if due > 0:
-            event = self.plan.event_after(due)
-            request = request_digest(self.kind, self._asked, self.protected, self.plan.relation)
-            noted = charge_calibrated(self.ledger, event, label, delta=self.delta, request=request)
-            charges.append(noted)
-        self._made[self.name] = self._noted = charges
-        self.is_paid = True
+        if self.ledger is None:
+            self.charged = "No ledger was charged"
+        elif self.name not in self._made:
+            label = f"training run {self.name}"
+            charges = []
+            if self.resumed and hasattr(self.ledger, "history"):
+                charges = [charge for charge in self.ledger.history() if charge.label == label]
+            due = self.plan.steps - sum(_steps(charge.event, self.plan) for charge in charges)
+            what = f"for {due:,} more steps" if charges else "for the whole plan"
+            charged = f"Its ledger was charged {what}" if due > 0 else "Nothing more was charged"
+            if due > 0:
+                event = self.plan.event_after(due)
+                request = request_digest(self.kind, self._asked, self.protected, self.plan.relation)
+                paying: Any = {"delta": self.delta, "request": request}
+                self.charged = f"Its ledger may have been charged {what}"  # if this is interrupted
+                try:
+                    charges.append(charge_calibrated(self.ledger, event, label, **paying))
+                except Exception:
+                    self.charged = ""
+                    raise
+            self._made[self.name] = self._noted = charges
+            self.charged = charged
+            if self.resumed:
+                done = f"The run goes on after {self.taken:,} of {self.plan.steps:,} steps"
+                print(f"{done}. {charged}.", file=sys.stderr)
+        return self.charged
 
     @contextmanager
-    def interruptions(self, taken: Callable[[], int], again: str) -> Iterator[None]:
+    def interruptions(self, again: str) -> Iterator[None]:
         """Add to an interruption (Ctrl-C) what it leaves behind, and how to go on."""
         try:
             yield
         except KeyboardInterrupt as error:
-            charged = "charged for the whole plan" if self.ledger else "not charged"
-            error.add_note(
-                f"The run was interrupted after {taken()} steps. Its ledger was {charged}; {again}."
-                if self.is_paid
-                else "The run was interrupted before its first step. Nothing was charged."
-            )
+            after = f"after {self.taken:,} steps" if self.taken else "before its first step"
+            charged = self.charged or f"Nothing {'more ' * self.resumed}was charged"
+            goes_on = f"; {again}" if self.charged or self.resumed else ""
+            error.add_note(f"The run was interrupted {after}. {charged}{goes_on}.")
             raise
 
     @property

@@ -98,7 +98,6 @@ class Run:
     identity: Callable[[], RunFingerprint]
     counters: Counters  # count every update
     paid: PaidSteps  # the record of the steps that are paid for, in the folder
-    taken: int = 0  # number of steps taken
     last: StepOutcome | None = None  # the outcome of the last step
     resumed: Paid | None = None  # what the run had paid for when it was resumed
     digests: ReleaseDigests | None = None  # of what was released since the last checkpoint
@@ -205,6 +204,8 @@ class Run:
                 machine=machine(device),
             )
 
+        protected = records.units.protected
+        charge = RunCharge(ledger, plan, delta, resumed=reporting.resume, protected=protected)
         return cls(
             execution=execution,
             reporting=reporting,
@@ -216,11 +217,11 @@ class Run:
             captures=execution.captures and whole and step.noise.capturable,
             average=None if average is None else Average(model, average),
             held_out=held_out,
-            charge=RunCharge(ledger, plan, delta, protected=records.units.protected),
+            charge=charge,
             best=BestModel.of(
                 plan, model, reporting.monitor, reporting.patience, keeps=reporting.keep_best
             ),
-            continuity=ResumeState(key),
+            continuity=ResumeState(key, charge.name),
             identity=identity,
             counters=Counters.start(device),
             paid=PaidSteps(plan, processes),
@@ -234,6 +235,11 @@ class Run:
     def plan(self) -> Plan:
         """The plan that the run executes."""
         return self.step.plan
+
+    @property
+    def taken(self) -> int:
+        """Number of steps of the plan that were taken, or lost."""
+        return self.step.taken
 
     @property
     def model(self) -> nn.Module:
@@ -251,7 +257,7 @@ class Run:
         first, folder = self.processes.first, self.reporting.out
         again = "resume=True goes on from the last checkpoint, without another charge"
         again = again if folder else "without a folder (out) it cannot be resumed"
-        with self.charge.interruptions(lambda: self.taken, again), ExitStack() as stack:
+        with self.charge.interruptions(again), ExitStack() as stack:
             stack.callback(self.close)
             if folder is not None:
                 first(partial(folder.mkdir, parents=True, exist_ok=True))
@@ -260,6 +266,7 @@ class Run:
                     self.digests = ReleaseDigests(folder, self.processes)
             if self.reporting.resume:
                 self._resume()
+                self.charge.name, self.charge.taken = self.continuity.name, self.taken
             elif folder is not None and self.paid.resume(folder) is not None:
                 shown = f"{str(folder)!r}, whose record of what was paid would be overwritten"
                 hint = "Use resume=True to continue that run, or choose another folder."
@@ -270,9 +277,7 @@ class Run:
                 self._rehearse()
                 if self.processes.rank == 0:
                     warn_if_no_test_passes(self.plan, self.step.expected_batch)
-            self.charge.name, self.charge.resumed = self.continuity.name, self.reporting.resume
-            first(self.charge.pay)
-            self.charge.is_paid = True  # by the first process
+            self.charge.charged = first(self.charge.pay)
             yield self
             if self.average is not None:
                 self.average.apply_average()
@@ -336,11 +341,11 @@ class Run:
         except OtherReleaseError:
             self.model.zero_grad(set_to_none=True)
             self.step.state.load_state_dict(before)
-            self._pass_lost_steps(lambda: ["what a step releases"])
+            self._pass_lost_steps(before["taken"], lambda: ["what a step releases"])
             return False
         if self.average is not None:
-            self.average.follow(self.taken - self.continuity.lost)
-        self.taken += 1
+            self.average.follow(self.taken - 1 - self.continuity.lost)
+        self.charge.taken = self.taken
         return True
 
     def _update(self) -> StepOutcome:
@@ -603,19 +608,18 @@ class Run:
             self.average.restore(state["averages"])
         if self.best is not None:
             self.best.restore(state["best"])
-        self.taken = int(state["step"])
         self.counters.restore(self.taken, state["passes"])
         saved = state["identity"]
-        self._pass_lost_steps(lambda: self.identity().unproved(saved))
+        self._pass_lost_steps(self.taken, lambda: self.identity().unproved(saved))
 
-    def _pass_lost_steps(self, unproved: Callable[[], list[str]]) -> None:
+    def _pass_lost_steps(self, taken: int, unproved: Callable[[], list[str]]) -> None:
         """Go on with a new key after the steps that were paid for, unless they may be repeated."""
         given = self.resumed, unproved, self.processes, self.plan
-        taken, self.taken = self.taken, self.continuity.past_lost_steps(self.taken, *given)
-        if self.taken > taken:
+        goes_on = self.continuity.past_lost_steps(taken, *given)
+        if goes_on > taken:
             self._use_key()
-            self.step.state.move_to(self.taken)
-            self.counters.read_step += self.taken - taken
+            self.step.state.move_to(goes_on)
+            self.counters.read_step += goes_on - taken
             self._save()  # with the new key, before its first step
 
     def _use_key(self) -> None:

@@ -400,7 +400,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             if folder is True:
                 folder = get_last_checkpoint(self.args.output_dir)
             self._saved = settings.restorable(folder, self._run())
-        elif self._charge.is_paid:
+        elif self._charge.charged:
             raise RuntimeError(
                 "This trainer has already trained: the plan pays for one run. Resume from a "
                 "checkpoint, or make a new trainer and add up both costs."
@@ -410,7 +410,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         if self._saved is not None:
             self._go_on(self._saved, Path(folder).parent)
         again = "resume_from_checkpoint goes on from a checkpoint, without another charge"
-        with self._charge.interruptions(lambda: self._step.taken if self._step else 0, again):
+        with self._charge.interruptions(again):
             output = super().train(resume_from_checkpoint, *rest, **options)
         if not self._charge.binds_answers:  # else the first model that is saved now is noted
             self._charge.note_release()
@@ -597,7 +597,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._write_receipt(Path(self.args.output_dir if output_dir is None else output_dir))
 
     def _write_receipt(self, folder: Path) -> None:
-        if self._charge.is_paid:
+        if self._charge.charged:
             folder.mkdir(parents=True, exist_ok=True)
             self._charge.write_receipt(
                 ReceiptFile(folder / "receipt.json"),
@@ -665,7 +665,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         step = self._continuity.past_lost_steps(
             taken, paid, lambda: identity.unproved(state["identity"]), Processes(), self.plan
         )
-        state["release"]["taken"] = step
+        state["release"]["taken"] = self._charge.taken = step
         if taken < step == self.plan.steps:
             raise ArgumentError(
                 "resume_from_checkpoint",
