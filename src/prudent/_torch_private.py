@@ -23,10 +23,11 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 pytree = _pytree
 add_batch_dim, unwrap_batched = _add_batch_dim, _unwrap_batched
-function_modes = _get_current_function_mode_stack
+function_modes, dispatch_modes = _get_current_function_mode_stack, _get_current_dispatch_mode_stack
 batch_norm, norm_base = _BatchNorm, _NormBase
 nested_tensor_from_mask_left_aligned = torch._nested_tensor_from_mask_left_aligned
 pack_padded_sequence = torch._pack_padded_sequence

@@ -22,13 +22,18 @@ from prudent.training.gradients.record_streams import Branches, is_capturing
 
 
 def kind(leaf: Any) -> Any:
-    """The cache key of one leaf: a tensor's form, or the value itself if it is no tensor."""
+    """The cache key of one leaf: a tensor's form, or the type and value of what is no tensor."""
     if isinstance(leaf, Tensor):
         return leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad
-    return leaf
+    return type(leaf), repr(leaf) if isinstance(leaf, float | complex) else leaf  # 0.0 == -0.0
 
 
-def kind_of(tree: Any) -> Hashable:
+def place(leaf: Any) -> Any:
+    """The cache key of one leaf that is read where it is."""
+    return (leaf.data_ptr(), *kind(leaf)) if isinstance(leaf, Tensor) else kind(leaf)
+
+
+def kind_of(tree: Any, kind: Callable[[Any], Any] = kind) -> Hashable:
     """The cache key of a tree."""
     leaves, structure = pytree.tree_flatten(tree)
     return repr(structure), tuple(map(kind, leaves))  # torch 2.6 hashes no dict
@@ -97,8 +102,7 @@ class Captured:
         """Return what the function returns."""
         if is_capturing():
             return self._function(fixed, *arguments)
-        places = tuple(map(_place, pytree.tree_leaves(fixed)))
-        key = kind_of(arguments), places
+        key = kind_of(arguments), kind_of(fixed, place)
         graphs = self._graphs.get(key, [])
         graph = next((each for each in graphs if each.branches.holds()), None)
         if graph is None:
@@ -116,12 +120,12 @@ class Captured:
 
     def _written(self, result: Any) -> Any:
         """The result of the first graph, overwritten by one of equal form; or this one itself."""
-        places, tensors = pytree.tree_leaves(self._result), pytree.tree_leaves(result)
-        if _forms(places) != _forms(tensors):
+        if kind_of(self._result, _form) != kind_of(result, _form):
             return result
-        for place, tensor in zip(places, tensors, strict=True):
-            if isinstance(tensor, Tensor):
-                place.copy_(tensor)
+        leaves = pytree.tree_leaves(self._result), pytree.tree_leaves(result)
+        for written, leaf in zip(*leaves, strict=True):
+            if isinstance(leaf, Tensor):
+                written.copy_(leaf)
         return self._result
 
     def _capture(
@@ -275,10 +279,6 @@ def _renew(generator: torch.Generator, state: Tensor) -> None:
     generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
-def _forms(leaves: list[Any]) -> list[Any]:
-    """Shapes and types of tensors, and other values themselves."""
-    return [(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in leaves]
-
-
-def _place(leaf: Any) -> Any:
-    return (leaf.data_ptr(), *kind(leaf)) if isinstance(leaf, Tensor) else leaf
+def _form(leaf: Any) -> Any:
+    """The shape and type of a tensor, or another value itself."""
+    return (leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else kind(leaf)

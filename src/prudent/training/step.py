@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError, instance
-from prudent.training.captured import Captured
+from prudent.training.captured import Captured, place
 from prudent.training.chunk import (
     Chunk,
     Corrupt,
@@ -251,10 +251,12 @@ class Step:
     def refresh(self) -> None:
         """Drop all programs if anything has changed that a program would repeat as it was.
 
-        That is everything on the host that the model or the loss can read: see `HostState`.
+        That is everything on the host that the model or the loss can read, see `HostState`, and
+        where their parameters and buffers are and which are trained.
         """
         if self.programs and not is_capturing():
-            made_for = self.engine.host.refresh(), settings()
+            host, version = self.engine.host, self.engine.host.refresh()
+            made_for = version, settings(), [(name, place(it)) for name, it in host.arguments()]
             for program in self.programs if self._made_for not in (None, made_for) else ():
                 program.clear()
             self._made_for = made_for

@@ -2,15 +2,18 @@
 
 import functools
 import random
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.overrides import BaseTorchFunctionMode
 
 import prudent
+from prudent._torch_private import TorchDispatchMode
 from prudent.training import Chunk, Execution, Plan, Step, Sum, fit
-from prudent.training.captured import kind_of
+from prudent.training.captured import Captured, kind_of
 from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.gradients.host_state import HostState, KeptRecordError
 from prudent.training.keystream import Key
@@ -181,6 +184,75 @@ def test_no_program_outlives_what_it_was_made_for(change, way):
         without = sum_of(step, inputs[:4], targets[:4])
         assert float((with_record - without).norm()) <= 1 + 1e-4
         torch.testing.assert_close(without, -before, rtol=1e-3, atol=1e-3)  # it was followed
+
+
+def setting(place, name, value):
+    def change(model, stack):
+        stack.callback(setattr, place, name, getattr(place, name))
+        setattr(place, name, value)
+
+    return change
+
+
+def setting_by(function, value):
+    def change(model, stack):
+        stack.callback(function, not value)
+        function(value)
+
+    return change
+
+
+DEVICE = torch.backends.cuda
+OUTSIDE = {
+    "cuDNN attention": setting_by(DEVICE.enable_cudnn_sdp, False),
+    "sums of attention": setting_by(DEVICE.allow_fp16_bf16_reduction_math_sdp, True),
+    "sums in half": setting(DEVICE.matmul, "allow_fp16_reduced_precision_reduction", False),
+    "sums in bfloat16": setting(DEVICE.matmul, "allow_bf16_reduced_precision_reduction", False),
+    "TF32": setting(DEVICE.matmul, "allow_tf32", True),
+    "TF32 of convolutions": setting(torch.backends.cudnn, "allow_tf32", False),
+    "function mode": lambda model, stack: stack.enter_context(BaseTorchFunctionMode()),
+    "dispatch mode": lambda model, stack: stack.enter_context(TorchDispatchMode()),
+    "frozen": lambda model, _: model.l.weight.requires_grad_(False),
+    "moved": lambda model, _: setattr(model.l.weight, "data", model.l.weight.data.clone()),
+    "replaced": lambda model, _: setattr(model.l, "weight", nn.Parameter(torch.ones(1, 3))),
+    "buffer": lambda model, _: model.l.register_buffer("offset", torch.ones(1)),
+    "renamed": lambda model, _: model.l._parameters.update(w=model.l._parameters.pop("weight")),
+}
+
+
+@pytest.mark.parametrize("change", OUTSIDE)
+def test_no_program_outlives_settings_and_parameters(change):
+    step = step_of(network("eager"), Weighted(), "repeated")
+    for _ in range(2):
+        step.refresh()
+        step._run["made"] = 1
+    step.refresh()
+    assert step._run
+    with ExitStack() as stack:
+        OUTSIDE[change](step.model, stack)
+        step.refresh()
+    assert not step._run
+
+
+def test_a_key_tells_numbers_of_different_types_apart():
+    keys = [kind_of({"x": each}) for each in (True, 1, 1.0, 0, 0.0, -0.0, None, "1")]
+    assert len(set(keys)) == len(keys)
+    assert kind_of({"x": torch.nan}) == kind_of({"x": float("nan")})
+
+
+def test_a_result_is_only_written_over_one_of_its_structure():
+    """Graphs share what they return; the same shapes by other names are another result."""
+    captured = Captured.__new__(Captured)
+    captured._result = {"a": torch.zeros(2), "b": 1}
+    for other in (
+        {"b": torch.ones(2), "a": 1},
+        [torch.ones(2), 1],
+        {"a": torch.ones(2), "b": True},
+        {"a": torch.ones(2).double(), "b": 1},
+    ):
+        assert captured._written(other) is other
+    assert captured._written({"a": torch.ones(2), "b": 1}) is captured._result
+    assert captured._result["a"].sum() == 2
 
 
 class Cooling(nn.Linear):

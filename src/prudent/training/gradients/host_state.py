@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from operator import is_
 from typing import Any, Self
 
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
 from prudent._fingerprint import _names, _package
-from prudent._torch_private import function_modes, is_record
+from prudent._torch_private import dispatch_modes, function_modes, is_record
 from prudent.training.gradients.factors.products import precisions
 from prudent.training.gradients.factors.tape import tensors
 from prudent.training.gradients.record_streams import (
@@ -88,6 +89,10 @@ class HostState:
         """Whether nothing has changed."""
         return not any(self._empty) and all(part.holds() for part in self._full)
 
+    def arguments(self) -> list[tuple[str, Tensor | None]]:
+        """The parameters and buffers of all modules, in order, with their names there."""
+        return [item for space in self._spaces for item in space.items()]
+
     def changes(self) -> list[str]:
         """The names of what has changed."""
         found = [name for part in self._parts if not part.holds() for name in part.changes()]
@@ -136,10 +141,10 @@ class HostState:
         self._seen: dict[Any, Any] = {}  # kept, or an address could be used again
         self.iterators: list[str] = []
         self._coming: deque[tuple[Any, str]] = deque()
-        for root in self._roots.values():
-            for part in root.modules() if isinstance(root, nn.Module) else ():
-                for tensor in (*part._parameters.values(), *part._buffers.values()):
-                    self._seen[id(tensor)] = tensor
+        modules = (r.modules() for r in self._roots.values() if isinstance(r, nn.Module))
+        parts = chain.from_iterable(modules)
+        self._spaces = [space for part in parts for space in (part._parameters, part._buffers)]
+        self._seen |= {id(tensor): tensor for _, tensor in self.arguments()}
         self._all((root, name) for name, root in self._roots.items())
         for name, value in vars(module_hooks).items():
             if name.startswith("_global_") and isinstance(value, dict):
@@ -421,12 +426,21 @@ _GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]]
 }
 
 
+_REDUCED = (  # of products, other than those of single precision
+    "allow_fp16_accumulation",
+    *(f"allow_{kind}_reduced_precision_reduction" for kind in ("fp16", "bf16")),
+    *(f"allow_{kind}_reduced_precision_reduction_split_k" for kind in ("fp16", "bf16")),
+)
+
+
 def settings() -> tuple[Any, ...]:
     """The settings of torch on which the results of a forward pass depend."""
     kinds = ("cpu", "cuda")
     cudnn: Any = torch.backends.cudnn
-    attention: Any = torch.backends.cuda
-    modes: Any = function_modes
+    device: Any = torch.backends.cuda
+    modes: Any = function_modes, dispatch_modes
+    attention = [name for name in dir(device) if name.endswith(("_sdp_enabled", "_sdp_allowed"))]
+    precision = precisions()
     return (
         *((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds),
         torch.is_autocast_cache_enabled(),
@@ -436,10 +450,12 @@ def settings() -> tuple[Any, ...]:
         torch.get_default_device(),
         torch.are_deterministic_algorithms_enabled(),
         (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
-        (torch.backends.mkldnn.enabled, attention.flash_sdp_enabled()),
-        (attention.math_sdp_enabled(), attention.mem_efficient_sdp_enabled()),
-        precisions(),
-        tuple(map(id, modes())),
+        torch.backends.mkldnn.enabled,
+        (device.preferred_blas_library(), device.preferred_linalg_library()),
+        *(getattr(device, name)() for name in attention),
+        *(getattr(device.matmul, name, None) for name in _REDUCED),
+        (precision, precision[-1] is None and cudnn.allow_tf32),  # where torch has no other
+        *(tuple(active()) for active in modes),  # themselves: an address is used again
     )
 
 
