@@ -9,6 +9,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib.util import find_spec
 
 CORE = ""  # what is installed without any extra
 
@@ -92,6 +93,18 @@ def needed(what: str) -> Iterator[None]:
         if error.name is None or package == "prudent":
             raise
         raise MissingPackageError(what, [package], holding(package)[:1]) from error
+
+
+def require(what: str, *modules: str) -> None:
+    """Check, without importing them, that modules are there; call it before a charge.
+
+    Raises:
+        MissingPackageError: If one is not.
+    """
+    with needed(what):
+        for name in modules:
+            if find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
 
 
 def check(what: str, extras: Sequence[str]) -> None:

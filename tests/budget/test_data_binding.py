@@ -8,6 +8,7 @@ import dp_accounting as dp
 import pytest
 
 import prudent
+from prudent.budget import allowance
 from prudent.budget.allowance import data_name
 from prudent.budget.ledger import Ledger, LedgerError, SecondLedgerError
 
@@ -177,6 +178,23 @@ def test_a_duckdb_file_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for each in reads:
             with pytest.raises(SecondLedgerError):
                 prudent.count(**each, **cost, ledger=other)
+
+
+def test_the_address_that_version_0_1_0_noted_names_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "db.duckdb"
+    path.touch()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(allowance, "is_duckdb", lambda address: False)
+        Ledger.create(tmp_path / "first.db", **BUDGET, data=f"duckdb://{path}").close()
+    with Ledger(tmp_path / "first.db", **BUDGET, data=path) as ledger:
+        assert ledger.data == f"duckdb://{path}"
+        ledger.charge(SMALL, details={"data": str(path)})
+    with pytest.raises(SecondLedgerError):
+        Ledger.create(tmp_path / "second.db", **BUDGET, data=path)
+    with pytest.raises(SecondLedgerError):
+        Ledger.create(tmp_path / "first.db", **BUDGET, dataset="other", data=path)
 
 
 def test_a_database_is_opened_to_be_read_alone(tmp_path: Path) -> None:

@@ -1,15 +1,17 @@
 """An edit of a ledger is noticed."""
 
+import contextlib
 import json
 from collections.abc import Callable
 
 import dp_accounting as dp
 import pytest
 
+from prudent._formats import NewerFormatError
 from prudent.accounting import serialisation
 from prudent.budget.allowance import BEFORE_THE_FIRST, row_after
 from prudent.budget.ledger import Ledger, OverBudgetError, TamperedLedgerError
-from prudent.budget.storage import LedgerRow, Store
+from prudent.budget.storage import LedgerRow, StorageError, Store, open_store
 
 EVENTS = [dp.GaussianDpEvent(40.0), dp.LaplaceDpEvent(50.0), dp.GaussianDpEvent(60.0)]
 
@@ -89,7 +91,9 @@ EDITS: dict[str, Callable[[list[LedgerRow]], list[LedgerRow]]] = {
     "less noted as spent, rehashed": cheaper,
     "a smaller budget, rehashed": lambda rows: rehashed([edited(rows[0], epsilon=1e-3), *rows[1:]]),
     "no event, rehashed": without_event,
-    "a later format, rehashed": lambda rows: rehashed([edited(rows[0], format=99), *rows[1:]]),
+    "an unknown field, rehashed": lambda rows: rehashed(
+        [rows[0], edited(rows[1], details={"a": 1})]
+    ),
     "another data set's rows, rehashed": lambda rows: rehashed(
         [edited(row, dataset="other") for row in rows]
     ),
@@ -121,10 +125,47 @@ def test_an_edit_is_noticed(ledger: Ledger, location: str, edit: str) -> None:
     def open_and_verify() -> None:
         with Ledger.open(location) as again:
             again.verify()
+            again.history()
 
     with pytest.raises(TamperedLedgerError, match="Release nothing more") as caught:
         open_and_verify()
     assert "charging that again" in str(caught.value)  # no copy may forget what was charged since
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "error", "message"),
+    [
+        (0, {"format": 2}, NewerFormatError, "it needs a newer version of prudent"),
+        (0, {"format": 0}, TamperedLedgerError, r"^Row 0 cannot be read.*another version wrote it"),
+        (1, {"event": {"kind": "Later"}}, TamperedLedgerError, r"^Row 1 cannot.*Upgrade prudent"),
+        (1, {"details": {"later": 1}}, TamperedLedgerError, r"^Row 1 cannot.*Upgrade prudent"),
+    ],
+)
+def test_what_another_version_wrote_is_not_called_changed(
+    ledger: Ledger,
+    location: str,
+    row: int,
+    changes: dict[str, object],
+    error: type[Exception],
+    message: str,
+) -> None:
+    rows = ledger._store.rows("default")
+    rows[row] = edited(rows[row], **changes)
+    overwrite(ledger._store, "default", rehashed(rows))
+    with pytest.raises(error, match=message), Ledger.open(location) as again:
+        again.history()
+
+
+@pytest.mark.parametrize(
+    "change", ["RENAME COLUMN record TO content", "ADD COLUMN format INTEGER DEFAULT 2"]
+)
+def test_a_table_of_another_version_is_refused_before_a_charge(location: str, change: str) -> None:
+    Ledger(location, epsilon=1.0, delta=1e-6).close()
+    with contextlib.closing(open_store(location, create=False)) as store:
+        store._execute(f"ALTER TABLE prudent_ledger {change}")
+    for given in ({}, {"epsilon": 1.0, "delta": 1e-6}):
+        with pytest.raises(StorageError, match="another version of prudent: its rows have the col"):
+            Ledger(location, **given)
 
 
 def test_an_open_ledger_notices_that_rows_were_taken_away(ledger: Ledger) -> None:

@@ -29,8 +29,8 @@ from typing import Any, Self, TypeAlias
 import attrs
 import dp_accounting as dp
 
-from prudent import _validate
-from prudent._formats import check_format
+from prudent import __version__, _validate
+from prudent._formats import NewerFormatError, check_format
 from prudent._rounding import exact
 from prudent._validate import without_password
 from prudent.accounting import serialisation
@@ -101,10 +101,14 @@ def reading(row: LedgerRow) -> Iterator[None]:
     """Turns what goes wrong with the fields of a row into the error that names it."""
     try:
         yield
-    except TamperedLedgerError:
+    except (NewerFormatError, TamperedLedgerError):
         raise
     except (KeyError, TypeError, ValueError) as error:
-        raise tampered(row, f"its fields cannot be read ({error})") from error
+        raise TamperedLedgerError(
+            f"Row {row.sequence} cannot be read by prudent {__version__} ({error}): another "
+            "version wrote it, or it was changed. Upgrade prudent and open the ledger again. If "
+            f"that cannot read it either: {ADVICE}"
+        ) from error
 
 
 _TEXT = attrs.validators.optional(_validate.by(_validate.instance, str, "a text"))
@@ -360,12 +364,13 @@ class Allowance:
             return math.inf
         return min(math.nextafter(epsilon * distance, math.inf), self.epsilon)
 
-    def is_as_asked(self, asked: "Allowance | None", **given: Any) -> bool:
+    def is_as_asked(
+        self, asked: "Allowance | None", relation: Relation | None, data: str | None
+    ) -> bool:
         """Whether a ledger with this budget is what was asked for; None asks for nothing."""
         same = asked is None or (asked.epsilon, asked.delta) == (self.epsilon, self.delta)
-        return same and all(
-            getattr(self, name) == value for name, value in given.items() if value is not None
-        )
+        bound = data is None or names_in(data) == names_in(self.data or "")
+        return same and bound and relation in (None, self.relation)
 
     def to_fields(self) -> dict[str, Any]:
         """What the first row of a ledger notes."""
@@ -538,8 +543,11 @@ def place(location: str | os.PathLike[str]) -> str:
 
 
 def names_in(name: str) -> set[str]:
-    """The names of the single data in a name that `data_name` returned."""
-    return set(name.split(_BETWEEN))
+    """The names of the single data in one that `data_name` returned, in this version or earlier.
+
+    Version 0.1.0 named a DuckDB file by its address.
+    """
+    return {data_name(each) if is_duckdb(each) else each for each in name.split(_BETWEEN)}
 
 
 def check_only(data: str, location: str | os.PathLike[str], dataset: str) -> None:
@@ -581,7 +589,7 @@ def _listed(data: str) -> list[tuple[str, str]]:
         # A line cut off by a crash, or not one of ours.
         with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
             entry = json.loads(line)
-            if entry["data"] == data:
+            if data in names_in(str(entry["data"])):
                 found.append((str(entry["ledger"]), str(entry["dataset"])))
     return found
 

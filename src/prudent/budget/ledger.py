@@ -207,7 +207,7 @@ class Ledger:
         try:
             rows = allowance.rows_from_the_first(self._store, dataset)
             self._budget = allowance.noted_budget(rows[0], dataset)
-            if not self._budget.is_as_asked(wanted, relation=relation, data=name):
+            if not self._budget.is_as_asked(wanted, relation, name):
                 raise LedgerError(
                     f"{self._store.location} already has a budget for {dataset!r}: {self._budget}. "
                     "Open it without a budget, or with this one."
@@ -292,9 +292,7 @@ class Ledger:
         asked = self._price_alone(event, delta)
         epsilon, at_delta = self._filter.alone(event, delta)
         with self._turn:
-            self._journal.catch_up(
-                self._store
-            )  # prices what others charged before they have to wait for it
+            self._journal.catch_up(self._store)  # prices charges of others before they have to wait
             with _doubt(), self._store.exclusive(self._dataset):
                 self._journal.catch_up(self._store)
                 state = self._filter.charged(self._journal.state, event, delta)

@@ -75,6 +75,7 @@ class Store(abc.ABC):
         self._holds = False  # whether a transaction of `exclusive` is open
         self._closed = False
 
+    _connection: Any  # to the database, as its driver has it
     # Not a defence against whoever owns the database, but against an honest mistake.
     _append_only: tuple[str, ...]
 
@@ -103,6 +104,18 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def _renew(self) -> None:
         """Makes a lost connection anew; only outside a transaction, which is lost with it."""
+
+    def check_columns(self) -> None:
+        """Refuses a table that another version of prudent has laid out."""
+        with self._translated():
+            table = self._connection.execute("SELECT * FROM prudent_ledger LIMIT 0")
+        columns = [column[0] for column in table.description]
+        if columns != ["dataset", *LedgerRow._fields]:
+            raise StorageError(
+                f"{self.location} was written by another version of prudent: its rows have the "
+                f"columns {', '.join(columns)}. Open it with that version, or upgrade prudent. If "
+                f"none opens it, {_DAMAGED}"
+            )
 
     @contextlib.contextmanager
     def exclusive(self, dataset: str) -> Iterator[None]:
@@ -189,6 +202,8 @@ class SqliteStore(Store):
         """
         for verb in ("UPDATE", "DELETE")
     )
+
+    _connection: sqlite3.Connection
 
     def __init__(self, path: Path, *, create: bool) -> None:
         super().__init__(shown(path))
@@ -391,6 +406,7 @@ def open_store(location: str | os.PathLike[str], *, create: bool) -> Store:
     try:
         if create:
             store.prepare()
+        store.check_columns()
     except BaseException:
         store.close()
         raise

@@ -27,7 +27,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 from typing_extensions import override
 
-from prudent import _validate
+from prudent import _extras, _validate
 from prudent._rounding import exact, nearest, outward, rounded_up
 from prudent._validate import ArgumentError
 from prudent._warning import PrivacyWarning, warn_once
@@ -343,6 +343,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """Public locations and scales, and the prices of a fit."""
         known = self._bounded(names)
         unknown = sum(place not in known for place in range(features))
+        if unknown:
+            _extras.require("A model that finds bounds", "duckdb", "ibis", "pyarrow", "sqlglot")
         return known, self._prices(unknown, self._classes() == [], records)
 
     @property

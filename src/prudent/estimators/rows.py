@@ -82,8 +82,8 @@ class ArrayRows:
     @functools.cached_property
     def column(self) -> Callable[[int], Column]:
         """See `Rows`."""
-        with _extras.needed("A model that finds bounds"):
-            from prudent.release.columns.arrow_tables import open_matrix
+        from prudent.release.columns.arrow_tables import open_matrix
+
         return open_matrix(self._read())
 
 

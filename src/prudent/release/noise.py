@@ -132,6 +132,8 @@ class SecureNoise:
 
 def source_of(noise: Noise | None) -> Noise:
     """The source that is asked for, the operating system's for None; call it before a charge."""
+    if noise is None or isinstance(noise, SecureNoise):
+        _extras.require("The noise of a release", "opendp")
     if noise is None:
         return SecureNoise()
     allowed = "a source of noise, such as prudent.release.SecureNoise(), or None"
@@ -193,12 +195,11 @@ def _sampler(kind: type[MarginTest], scale: float) -> Any:
     It takes the scale as an exact fraction.
     """
     with _extras.needed("The noise of a release"):
+        from opendp.domains import atom_domain, vector_domain  # not its prelude, which imports all
+        from opendp.measurements import make_gaussian, make_laplace
+        from opendp.metrics import l1_distance, l2_distance
         from opendp.mod import enable_features
     enable_features("contrib")
-    from opendp.domains import atom_domain, vector_domain  # not its prelude, which imports all
-    from opendp.measurements import make_gaussian, make_laplace
-    from opendp.metrics import l1_distance, l2_distance
-
     domain = vector_domain(atom_domain(T="i64"))
     if kind is DiscreteLaplaceTest:
         return make_laplace(domain, l1_distance(T="i64"), scale=scale)

@@ -31,7 +31,7 @@ from typing import Any, TypeAlias, TypeVar
 import attrs
 import dp_accounting as dp
 
-from prudent import _validate
+from prudent import _extras, _validate
 from prudent._files import check_writable, held, replacing
 from prudent._formats import check_format, reading
 from prudent._validate import ArgumentError
@@ -277,6 +277,8 @@ def check_score_noise(**argument: Any) -> None:
             "DiscreteLaplaceTest(scale), DiscreteGaussianTest(scale), or None for public data",
             got=noise,
         )
+    if noise is not None:
+        _extras.require("The noise of a score", "opendp")
 
 
 def scored_event(
