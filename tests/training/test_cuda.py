@@ -18,6 +18,7 @@ from prudent.training import (
     Plan,
     PoissonSampler,
     ProposeTestRelease,
+    Reporting,
     Step,
     Sum,
     TrimmedSum,
@@ -117,6 +118,36 @@ def test_the_graph_follows_the_average():
     )
     torch.testing.assert_close(weights(captured.model), weights(eager.model), rtol=1e-8, atol=1e-8)
     assert captured.history == eager.history
+
+
+@pytest.mark.parametrize("change", ["rate", "frozen", "momentum", "hook"])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_the_graph_follows_what_a_callback_changes(kind, change):
+    own = []
+
+    def kept(parameters, **options):
+        own.append(kind(parameters, **options))
+        return own[-1]
+
+    def changing(model, metrics):
+        if metrics.step != 15:
+            return
+        if change == "rate":
+            own[-1].param_groups[0]["lr"] *= 3
+        elif change == "frozen":
+            model[0].requires_grad_(False)
+        elif change == "momentum":
+            own[-1].state.clear()
+        else:
+            own[-1].register_step_post_hook(lambda optimizer, *_: model[0].bias.data.zero_())
+
+    more = {"momentum": 0.9} if kind is torch.optim.SGD else {"capturable": True}
+    reporting = Reporting(callbacks=[changing], evaluate_every=15)
+    captured, eager = (
+        train(network(), RULES["sum"], graph=graph, optimizer=kept, reporting=reporting, **more)
+        for graph in (True, False)
+    )
+    torch.testing.assert_close(weights(captured.model), weights(eager.model), rtol=1e-8, atol=1e-8)
 
 
 def on_host(aggregation, *, policies=None, **options):

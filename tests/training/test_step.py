@@ -1,6 +1,7 @@
 """One step against a loop over single records: clip, trim in the fixed order, add, divide."""
 
 import math
+import types
 
 import dp_accounting as dp
 import pytest
@@ -526,3 +527,16 @@ class Averaged(nn.Module):
 
     def forward(self, x):
         return x.mean(-2)
+
+
+def test_a_program_is_dropped_when_other_parameters_are_trained():
+    model, dropped = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), []
+    plan = Plan(sampling_rate=0.5, steps=2, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
+    step = Step(plan, model, cross_entropy, expected_batch=4)
+    step.programs.append(types.SimpleNamespace(clear=lambda: dropped.append(None)))
+    for _ in range(2):
+        step.refresh()
+    assert not dropped
+    model[0].requires_grad_(False)
+    step.refresh()
+    assert dropped

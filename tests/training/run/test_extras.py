@@ -14,10 +14,14 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
+from prudent._torch_private import pytree
 from prudent.accounting import ADD_REMOVE, ZERO_OUT, GaussianTest
 from prudent.budget.ledger import OverBudgetError
 from prudent.release import Ledger
 from prudent.training import Execution, FixedTrim, Plan, ProposeTestRelease, Sum, fit
+from prudent.training.captured import Captured, place
+from prudent.training.noise import HostNoise
+from prudent.training.run import run
 from prudent.training.run.checkpoint import charged
 from prudent_lab.corruption import Mimic
 from tests.training.gradients.oracle import cross_entropy
@@ -135,6 +139,61 @@ class TestCallbacks:
         assert seen[0][0].evaluation == {"one": 1.0}
         assert torch.equal(seen[-1][1], fitted.model[0].weight)  # the average, as evaluated
         assert torch.equal(weights(fitted), weights(train(average=0.5)))  # dropout stayed on
+
+
+class Graphs(Captured):
+    """Repeats with the settings that held when a key was new, as a graph does, but on a CPU."""
+
+    def clear(self):
+        self.made = {}
+
+    def put(self, settings):
+        for group, rate, needs in settings:
+            group["lr"] = rate
+            for parameter, needed in zip(group["params"], needs, strict=True):
+                parameter.requires_grad_(needed)
+
+    def __call__(self, fixed, *arguments):
+        groups, places = OWN["groups"], tuple(map(place, pytree.tree_leaves(fixed)))
+        now = [(group, group["lr"], [p.requires_grad for p in group["params"]]) for group in groups]
+        baked = [(group, 1 * rate, needs) for group, rate, needs in now]
+        made = self.made.setdefault(places, baked)
+        self.put(made)
+        result = self._function(fixed, *arguments)
+        self.put(now)
+        return result
+
+
+OWN = {}
+CHANGES = {
+    "rate": lambda model: OWN["groups"][0].update(lr=0.01),
+    "rate in a tensor": lambda model: OWN["groups"][0]["lr"].mul_(0.1),
+    "freezing": lambda model: model[0].requires_grad_(False),
+    "hook": lambda model: OWN["optimizer"].register_step_pre_hook(
+        lambda own, *_: own.param_groups[0].update(lr=0.9 * own.param_groups[0]["lr"])
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_callback_changes_takes_effect_in_a_captured_run(monkeypatch, change):
+    def kept(parameters, lr):
+        lr = torch.tensor(lr) if "tensor" in change else lr
+        OWN["optimizer"] = own = torch.optim.SGD(parameters, lr=lr, momentum=0.5, foreach=False)
+        OWN["groups"] = own.param_groups
+        return own
+
+    def changing(model, metrics):
+        if metrics.step == 4:
+            CHANGES[change](model)
+
+    plain, unchanged = (train(optimizer=kept, callbacks=each) for each in ([changing], []))
+    assert not torch.equal(weights(plain), weights(unchanged))
+    monkeypatch.setattr(run, "Captured", Graphs)
+    monkeypatch.setattr(HostNoise, "capturable", True)
+    execution = Execution(seed=3, cuda_graph=True)
+    captured = train(optimizer=kept, callbacks=[changing], execution=execution)
+    assert torch.equal(weights(captured), weights(plain))
 
 
 class TestLedger:

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from prudent import _validate
 from prudent._files import held
 from prudent._fingerprint import fingerprint
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.accounting.serialisation import to_json
 from prudent.budget import LedgerLike
@@ -363,8 +364,22 @@ class Run:
 
     @property
     def _captures_optimizer(self) -> bool:
-        """Whether the graph includes the optimizer; it would repeat what a scheduler changes."""
-        return self.captures and self.scheduler is None and type(self.optimizer) in _CAPTURABLE
+        """Whether the graph includes the optimizer; it would not repeat a scheduler or a hook."""
+        own: Any = self.optimizer
+        acts = self.scheduler, own._optimizer_step_pre_hooks, own._optimizer_step_post_hooks
+        plain = type(own) in _CAPTURABLE and "step" not in vars(own)
+        return self.captures and plain and not any(acts)
+
+    def _updating(self) -> Any:
+        """The places and settings of the optimizer that a graph repeats, if it is in the graph."""
+        own = self.optimizer
+        read = [own.param_groups, *own.state.values()] if self._captures_optimizer else []
+
+        def placed(leaf: Tensor) -> Any:
+            leaf = local(leaf)
+            return leaf.item() if leaf.is_cpu and not leaf.ndim else leaf  # as a graph reads it
+
+        return pytree.tree_map_only(Tensor, placed, read)
 
     def _replay(self, batch: Batch) -> StepOutcome:
         """Perform one update as a graph; the next one overwrites the tensors of the outcome.
@@ -380,7 +395,7 @@ class Run:
             step.programs.append(self._captured)
         step.refresh()
         with step.randomness.at(self._begun + 1).seeded():
-            outcome, gradients = self._captured((), batch.ids, batch.valid)
+            outcome, gradients = self._captured(self._updating(), batch.ids, batch.valid)
         step.state.taken = self._begun + 1
         if not self._captures_optimizer:
             for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
@@ -389,7 +404,7 @@ class Run:
         return cast(StepOutcome, outcome)
 
     def _on_device(
-        self, _: tuple[()], ids: Tensor, valid: Tensor
+        self, _: Any, ids: Tensor, valid: Tensor
     ) -> tuple[StepOutcome, list[Tensor | None]]:
         """The outcome of an update and the gradients that it released."""
         self.step.state.taken = self._begun  # a capture that failed has counted the step
