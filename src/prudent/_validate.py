@@ -46,6 +46,17 @@ _SHORTEST_PART = 3  # characters of a password that a message might quote by acc
 T = TypeVar("T")
 
 
+def neutral(text: object, *, keep: str = "") -> str:
+    r"""The text with every character that is not printable as an escape: ESC becomes `\x1b`.
+
+    That takes in line ends, characters that turn the direction of writing, and halves of
+    surrogate pairs, which no stream can write. The characters in `keep` are left as they are.
+    """
+    return "".join(
+        each if each.isprintable() or each in keep else repr(each)[1:-1] for each in str(text)
+    )
+
+
 def redacted(text: object, *addresses: object) -> str:
     """A text without passwords."""
     shown = str(text)

@@ -15,7 +15,9 @@ from prudent.accounting.relations import Relation
 from prudent.budget.ledger import Ledger
 from prudent.budget.report import BudgetReport
 
-HOSTILE = "<script>alert('|')</script> *salary* | \n [x](y)"
+HOSTILE = (
+    "<script>alert('|')</script> *salary* | \n\r| 1 | forged |\x85\u2028~~\x1b[2J\u202e [x](y)"
+)
 
 
 @pytest.fixture
@@ -86,7 +88,10 @@ def test_what_others_wrote_is_shown_as_it_is(ledger: Ledger) -> None:
     page = Tags(found.html())
     assert "script" not in page.tags
     assert page.addresses == []  # nothing is loaded
-    table = [line for line in found.markdown().splitlines() if "alert" in line]
+    text = found.markdown()
+    for shown in (text, found.html()):
+        assert all(each.isprintable() or each == "\n" for each in shown)
+    table = [line for line in text.splitlines() if "alert" in line]
     assert len(table) == 1
     assert table[0].count("|") - table[0].count("\\|") == 11
     assert "\\*salary\\*" in table[0]

@@ -229,7 +229,7 @@ def _row(charge: Charge) -> tuple[str, ...]:
         f"{charge.time:%Y-%m-%d %H:%M}",
         details.asker or "",
         asked,
-        details.mechanism or describe(charge.event),
+        details.mechanism or describe(charge.event).replace("\n", "; "),
         rounded_up(charge.asked_epsilon),
         rounded_up(charge.epsilon),
         rounded_up(charge.at_delta),

@@ -32,6 +32,7 @@ import attrs
 import typer
 
 from prudent import _progress
+from prudent._validate import neutral as neutral
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -91,19 +92,6 @@ def answering(asked: OutputMode) -> Iterator[None]:
         yield
     finally:
         _mode = before
-
-
-def neutral(text: object, *, keep: str = "") -> str:
-    r"""The text with every character that is not printable as an escape: ESC becomes `\x1b`.
-
-    That takes in line ends, characters that turn the direction of writing, and halves of
-    surrogate pairs, which no stream can write.
-
-    The characters in `keep` are left as they are.
-    """
-    return "".join(
-        each if each.isprintable() or each in keep else repr(each)[1:-1] for each in str(text)
-    )
 
 
 def as_text(text: object) -> "Text":

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple, TypeAlias
 
 from prudent._rounding import exact, rounded_up
+from prudent._validate import neutral
 from prudent.accounting._numeric import float_above
 from prudent.accounting.relations import Relation
 from prudent.receipts.receipt import Receipt
@@ -216,16 +217,14 @@ def markdown_page(title: str, sections: Sections) -> str:
 
 
 def _escaped(text: Any) -> str:
-    escaped = "".join(f"\\{c}" if c in "\\`*_{}[]<>#|" else c for c in str(text))
-    return escaped.replace("\n", " ")
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|&~" else c for c in neutral(text))
 
 
 def html_page(title: str, sections: Sections) -> str:
     """A page of HTML that loads nothing and prints well."""
-    text = html.escape
-    parts = [f"<h1>{text(title)}</h1>"]
+    parts = [f"<h1>{_text(title)}</h1>"]
     for heading, blocks in sections.items():
-        parts += [f"<h2>{text(heading)}</h2>"] if heading else []
+        parts += [f"<h2>{_text(heading)}</h2>"] if heading else []
         for block in blocks:
             match block:
                 case PageTable(header, rows, kind):
@@ -234,20 +233,24 @@ def html_page(title: str, sections: Sections) -> str:
                     table = f'<table class="{kind}">{head}<tbody>{body}</tbody></table>'
                     parts.append(f'<div class="scroll">{table}</div>')
                 case str():
-                    parts.append(f"<p>{text(block)}</p>")
+                    parts.append(f"<p>{_text(block)}</p>")
                 case _:
-                    items = "".join(f"<li>{text(each)}</li>" for each in block)
+                    items = "".join(f"<li>{_text(each)}</li>" for each in block)
                     parts.append(f"<ul>{items}</ul>")
     body = "\n".join(parts)
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_text(title)}'
         f'</title><meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
         f"<body>\n{body}\n</body></html>\n"
     )
 
 
 def _html_row(cells: Sequence[str], tag: str) -> str:
-    return "<tr>" + "".join(f"<{tag}>{html.escape(each)}</{tag}>" for each in cells) + "</tr>"
+    return "<tr>" + "".join(f"<{tag}>{_text(each)}</{tag}>" for each in cells) + "</tr>"
+
+
+def _text(text: object) -> str:
+    return html.escape(neutral(text))
 
 
 _STYLE = (

@@ -24,15 +24,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = verify(given.receipt, signer=given.signer, head=given.head)
         lines = [json.dumps(found.plain(), ensure_ascii=False)] if given.json else found.lines()
-        # Control characters, with which whoever wrote the receipt could overwrite the verdict.
-        print(*("".join(c if c.isprintable() else "�" for c in line) for line in lines), sep="\n")
+        print(*map(_printable, lines), sep="\n")
     except (ReceiptError, ValueError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(_printable(str(error)), file=sys.stderr)
         return 2
     except Exception:
         print("The check itself failed: nothing is said about the receipt.", file=sys.stderr)
         return 3
     return found.status
+
+
+def _printable(line: str) -> str:
+    """The line without control characters, with which a receipt could overwrite the verdict."""
+    return "".join(each if each.isprintable() else "�" for each in line)
 
 
 if __name__ == "__main__":

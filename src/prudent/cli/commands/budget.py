@@ -177,13 +177,14 @@ def _history_row(charge: "Charge") -> tuple[str, ...]:
     if (given := details.proposal) is not None:  # what the mechanism was told to expect
         proposal = f"proposal {nearest(given, 6) if isinstance(given, float) else given}"
         mechanism = ", ".join(filter(None, (mechanism, proposal)))
+    described = "; ".join(describe(charge.event).splitlines())
     groups = details.groups or ""
     if isinstance(groups, tuple):
         groups = f"{len(groups)}: {', '.join(groups)}"
     return (
         str(charge.sequence),
         f"{charge.time:%Y-%m-%d %H:%M}",
-        f"{asked or charge.label}: {mechanism or describe(charge.event)}",
+        f"{asked or charge.label}: {mechanism or described}",
         str(groups),
         details.unit or "",
         rounded_up(charge.asked_epsilon),
