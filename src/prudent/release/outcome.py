@@ -1,6 +1,7 @@
 """What a release returns: a value that may be published, or a refusal."""
 
 import html
+import itertools
 import math
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -164,10 +165,15 @@ class Answer:
         """Return a pyarrow table with the rows of `to_frame`."""
         import pyarrow
 
+        def column(values: list[Any]) -> Any:
+            try:
+                return pyarrow.array(values)
+            except pyarrow.ArrowException:  # of several types, which a table cannot have
+                return pyarrow.array([None if each is None else str(each) for each in values])
+
         rows = self.records()
-        if not rows:
-            return pyarrow.table({name: pyarrow.nulls(0) for name in self._columns})
-        return pyarrow.Table.from_pylist(rows)
+        names = dict.fromkeys(itertools.chain.from_iterable(rows) if rows else self._columns)
+        return pyarrow.table({name: column([row.get(name) for row in rows]) for name in names})
 
     def __str__(self) -> str:
         return "\n".join([*self.lines(), *price_lines(self)])

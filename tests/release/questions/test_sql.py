@@ -1,6 +1,8 @@
 """SQL is parsed into the same questions, never executed, and refused free of charge."""
 
+import datetime
 import re
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 import prudent
+from prudent._validate import ArgumentError
 from prudent.cli import main
 from prudent.release.columns import queries as queries_of
 from prudent.release.columns import table_columns
@@ -320,6 +323,59 @@ def test_what_is_computed_from_answers_is_post_processing() -> None:
     assert low < 199 * 200 / n_high < 199 * 200 / n_low < high
     frame = found.to_frame(wide=True)
     assert list(frame["town"]) == ["oslo", "bergen"]
+
+
+ODD = pa.table(
+    {
+        "p": pa.array([Decimal(k % 17) / 4 for k in range(60)], pa.decimal128(10, 2)),
+        "n": pa.array([k % 3 for k in range(60)], "int64"),
+        "d": [datetime.date(2024, 1, 1 + k % 2) for k in range(60)],
+        "s": [datetime.datetime(2024, 1, 1, k % 2) for k in range(60)],
+        "o": pa.array([datetime.timedelta(hours=k) for k in range(60)], pa.duration("us")),
+    }
+)
+COMPUTED = {
+    "SELECT 2 * avg(p) FILTER (WHERE p > 1.5) AS a FROM t": 5.6,
+    "SELECT round(median(p) / max(p), 1) AS a FROM t": 0.5,
+    "SELECT count(*) AS a FROM t HAVING sum(p) > 0": "HAVING without",
+    "SELECT n, count(*) AS a FROM t GROUP BY n HAVING min(p) >= 0 ORDER BY max(p) - n": 20,
+    "SELECT count(*) - count(*) FILTER (WHERE n = 1) AS a FROM t": 40,
+    "SELECT round(percentile_cont(0.5) WITHIN GROUP (ORDER BY p)) AS a FROM t": 2,
+    "SELECT avg(o) AS m, count(*) AS a FROM t ORDER BY m": 60,
+    "SELECT nullif(max(o), 0) AS a FROM t": "no number",
+    "SELECT try_cast(cast(count(*) AS date) AS double) AS a FROM t": "not the types",
+    "SELECT power(avg(p) > 1, 3) AS a FROM t": "not the types",
+    "SELECT avg(p) > 1 AS a FROM t": True,
+    "SELECT d, day(d) AS a FROM t WHERE d IN ('2024-01-02') GROUP BY d": "no aggregate",
+    "SELECT d, day(d) + count(*) AS a FROM t WHERE d IN ('2024-01-02') GROUP BY d": 32,
+    "SELECT hour(date_trunc('hour', s)) AS a, count(*) FROM t GROUP BY date_trunc('hour', s) "
+    "ORDER BY 1 DESC": 1,
+    "SELECT p - p + n AS k, (p - p + n) * 2 AS a, count(*) FROM t GROUP BY k ORDER BY k DESC": 4,
+    "SELECT count(*) <> NULL AS a FROM t": None,
+    "SELECT count(*) AS a FROM t LIMIT 1.5": "LIMIT",
+    "SELECT count(*) AS a FROM t LIMIT 'x'": "LIMIT",
+}
+
+
+@pytest.mark.parametrize("query", COMPUTED)
+def test_what_cannot_be_computed_is_refused_before_the_charge(query: str) -> None:
+    book, expected = Book(), COMPUTED[query]
+    given: Any = {"epsilon": 50.0, "delta": 1e-3, "noise": Silence(), "ledger": book, "t": ODD}
+    if isinstance(expected, str):
+        with pytest.raises(ArgumentError, match=expected):
+            prudent.sql(query, **given)
+        assert not book.charges
+    else:
+        answer = prudent.sql(query, **given)["a"]
+        found = next(iter(answer.values())) if isinstance(answer, dict) else answer
+        assert found.value == (expected and pytest.approx(expected, rel=0.1))
+
+
+def test_groups_may_be_given_in_several_types() -> None:
+    query = "SELECT n, count(*) AS a FROM t GROUP BY n ORDER BY n DESC"
+    given = prudent.sql(query, t=ODD, groups=[0, "2", 1], epsilon=9.0)
+    assert list(given["a"]) == ["2", 1, 0]
+    assert given.to_arrow().column("n").to_pylist() == ["2", "1", "0"]
 
 
 def test_distinct_groups_are_those_of_the_query_and_an_offset_skips_some() -> None:

@@ -44,11 +44,12 @@ from prudent._validate import ArgumentError
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import AnyLedger, Preview
 from prudent.release.columns.column import PerUnit
-from prudent.release.columns.dialects import fetched
+from prudent.release.columns.dialects import fetched, typed
 from prudent.release.columns.joining import open_source
 from prudent.release.columns.row_values.conditions import total_value
 from prudent.release.columns.row_values.expressions import Expression, parse_value
-from prudent.release.columns.row_values.groups import NO_DATE
+from prudent.release.columns.row_values.groups import scale_of_periods
+from prudent.release.columns.scales import DATE, Scale
 from prudent.release.columns.sources import OpenTable
 from prudent.release.noise import Noise
 from prudent.release.outcome import Branch, Groups, Released, ReleasedInterval, UnknownSpread
@@ -73,6 +74,7 @@ from prudent.release.request import Condition, GroupNames, Request
 _CONFIDENCE = 0.95  # of the interval of a number that is computed from others
 _CORNERS = 4  # numbers that may be in it, for which each combination of ends is computed
 _MONOTONE = (ast.Add, ast.Sub, ast.Mul, ast.Div, ast.Neg, ast.Paren, ast.Round, ast.Floor, ast.Ceil)
+_SAMPLE = (None, 1, True, "2024-01-01")  # for which it is tried whether a value can be computed
 _WHOLE = ("count", "count_distinct")
 _NOT_NUMBERS = ("mode", "quantiles", "histogram", "describe")
 _DIVISOR = "The divisor of variances and deviations is the number of records, not one less."
@@ -163,7 +165,7 @@ def sql(
         noise=noise,
         dry_run=dry_run,
     )
-    types = parsed.checked(request) if parsed.computes else {}
+    types = parsed.checked(request) if parsed.computes or parsed.order else {}
     found = answered(parsed.asks, request)
     return found if isinstance(found, Preview) else parsed.arranged(found, types)
 
@@ -200,6 +202,7 @@ class _Item:
 class _Query:
     """A parsed query: the questions, the condition, the groups, and what is made of the answers."""
 
+    text: str  # as it is given
     where: Expression | None  # the condition on rows
     keys: tuple[Expression, ...]  # the columns of groups, as `by` takes them
     labels: tuple[str, ...]  # the names that the query has for them
@@ -239,9 +242,10 @@ class _Query:
         limit, offset = tree.args.get("limit"), tree.args.get("offset")
         if not keys and having is not None:
             raise refused(text, "HAVING without GROUP BY has no meaning", "Leave it out.")
-        most = None if limit is None else int(constant_of(limit.expression))
-        first = 0 if offset is None else int(constant_of(offset.expression))
-        if (most is not None and most < 1) or first < 0 or (first and not keys):
+        most = math.inf if limit is None else constant_of(limit.expression)
+        first = 0 if offset is None else constant_of(offset.expression)
+        counts = isinstance(first, int) and (limit is None or isinstance(most, int))
+        if not counts or most < 1 or first < 0 or (first and not keys):
             raise refused(text, "its LIMIT or OFFSET leaves no answer", "Leave it out.")
         sorted_by = [
             _Item(
@@ -252,6 +256,7 @@ class _Query:
         where = tree.args.get("where")
         chosen = None if having is None else places.of(having.this, True)
         return cls(
+            text,
             None if where is None else Expression(where.this),
             keys,
             tuple(named.get(key) or str(key) for key in keys),
@@ -260,7 +265,7 @@ class _Query:
             # Of a number, this is no condition.
             None if chosen is None else _Item("", ast.and_(chosen, "true")),
             tuple(sorted_by),
-            slice(first, None if most is None else first + most),
+            slice(first, None if limit is None else first + most),
             (_DIVISOR,) if tree.find(*OF_SAMPLES) else (),
         )
 
@@ -297,19 +302,30 @@ class _Query:
                     _check_number(ask, opened)
                     types[name] = dt.int64 if ask.statistic in _WHOLE else dt.float64
             for place, key in enumerate(self.keys):
-                dated = key.period is not None
-                types[f"key_{place}"] = dt.date if dated else _type(key, opened)
+                if key.period is None:
+                    dtype = _type(key, opened)  # of a computed decimal, a double is the key
+                    types[f"key_{place}"] = dt.float64 if dtype.is_decimal() else dtype
+                else:
+                    scale = scale_of_periods(key.period[1])
+                    types[f"key_{place}"] = dt.date if scale == DATE else dt.timestamp
         finally:
             if opened is not request.data:
                 opened.close()
-        _computed(self.computes, dict.fromkeys(types, ()), types)
+        tried = {name: [_stored(each, types[name]) for each in _SAMPLE] for name in types}
+        try:
+            _computed(self.computes, tried, types)
+        except ArgumentError:
+            raise
+        except Exception:  # of ibis or the engine, for operations that a type does not have
+            raise refused(self.text, "its answers have not the types to compute that") from None
         return types
 
     def arranged(self, table: Table, types: Mapping[str, dt.DataType]) -> Table:
         """What the query makes of the answers: computed ones, groups that it wants, their order."""
         groups = table.groups()
         values = dict(self._values(table, groups))
-        computed = _computed(self.computes, values, types) if types else []
+        values |= {name: [_stored(each, types[name]) for each in values[name]] for name in types}
+        computed = _computed(self.computes, values, types)
         columns = {id(item): each for item, each in zip(self.computes, computed, strict=True)}
 
         def of(item: _Item) -> Sequence[Any]:
@@ -355,7 +371,7 @@ class _Query:
             yield f"part_{place}", [outcome.plain().get("value") for outcome in outcomes]
         for place in range(len(self.keys)):
             own = [group[place] if isinstance(group, tuple) else group for group in groups]
-            yield f"key_{place}", [None if each == NO_DATE else each for each in own]
+            yield f"key_{place}", own
 
     def _ends(
         self, item: _Item, groups: Sequence[Hashable], table: Table
@@ -377,15 +393,16 @@ class _Query:
         answers = [
             table.answers[self.asks[int(name.removeprefix("part_"))].title] for name in names
         ]
-        known = [
+        known: list[Any] = [
             [_interval(answer[group] if self.keys else answer, len(names)) for answer in answers]
             for group in groups
         ]
         corners: list[tuple[float, ...]] = []
         for each in known:
-            whole = all(isinstance(end, float | int) for ends in each for end in ends or (None,))
             corners += (
-                itertools.product(*each) if whole else [(math.nan,) * len(names)] * 2 ** len(names)
+                [(math.nan,) * len(names)] * 2 ** len(names)
+                if None in each
+                else itertools.product(*each)
             )
         columns = {name: [corner[place] for corner in corners] for place, name in enumerate(names)}
         divisors = [_Item("", node.expression) for node in item.tree.find_all(ast.Div)]
@@ -398,11 +415,23 @@ class _Query:
         ]
 
 
-def _interval(outcome: Any, numbers: int) -> Any:
+def _interval(outcome: Any, numbers: int) -> tuple[float, float] | None:
     """The interval of one of several numbers, all of which hold together; None if there is none."""
     try:
-        return outcome.spread.interval(outcome.value, 1 - (1 - _CONFIDENCE) / numbers)
-    except (AttributeError, ValueError):  # it has none, or one that was released at less
+        low, high = outcome.spread.interval(outcome.value, 1 - (1 - _CONFIDENCE) / numbers)
+        return float(low), float(high)
+    except (AttributeError, TypeError, ValueError):  # it has none, or one released at less
+        return None
+
+
+def _stored(value: Any, dtype: dt.DataType) -> Any:
+    """A released number, or the name of a group, in the type it is computed with; None if none."""
+    try:
+        if dtype.is_temporal():
+            scale = DATE if dtype.is_date() else Scale("timestamp")
+            return scale.value(scale.number(value))
+        return typed(value, dtype, "groups")
+    except ArgumentError:  # such as a count that noise makes longer than 64 bits
         return None
 
 
@@ -462,7 +491,7 @@ class _Places:
             )
         made = node.copy()
         for child in list(made.iter_expressions()):
-            if isinstance(child, ast.Condition):
+            if isinstance(child, ast.Condition) or is_question(child):
                 child.replace(self.of(child, aliased))
         return made
 
@@ -475,7 +504,8 @@ def _check_number(ask: Ask, opened: OpenTable) -> None:
     """Refuse to compute with an answer that is no number."""
     number = ask.statistic not in _NOT_NUMBERS
     if number and isinstance(ask.column, Expression) and ask.statistic not in _WHOLE:
-        number = not _type(ask.column, opened).is_temporal()
+        dtype = _type(ask.column, opened)
+        number = not (dtype.is_temporal() or dtype.is_interval())
     if not number:
         raise refused(
             ask.title, "it computes with an answer that is no number", "Ask for it by itself."
@@ -497,7 +527,7 @@ def _computed(
         )
         for place, item in enumerate(items)
     }
-    return list(fetched(rows.select(**values)).values())
+    return list(fetched(rows.select(**values)).values()) if values else []
 
 
 def _resolved(node: Node, tree: Node, text: str) -> Node:

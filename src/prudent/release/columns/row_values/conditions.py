@@ -356,6 +356,7 @@ _COMPARISONS = (
     ops.LessEqual,
     ops.NotEquals,
 )
+_BOUND = (*_COMPARISONS, ops.IsNull, ops.NotNull)
 _TOTAL = (
     *_COMPARISONS,
     ops.Alias,
@@ -440,7 +441,10 @@ def total_value(value: ir.Value, table: ir.Table, argument: str = "where") -> An
         ) from None
     if computed:
         value = finished(value, dtype)
-    found = tried(value) if engine == "duckdb" else value
+    if engine == "duckdb":
+        found = tried(value)
+    else:  # a filter is left as it is, so that an index may serve it
+        found = value if argument == "where" else _closed(value.op()).to_expr()
     check_bound(table.select(value=found), argument)
     return found
 
@@ -481,23 +485,32 @@ def _total_nodes(engine: str) -> Callable[..., Any]:
             return FORMS[type(made)](made, engine).op()
         if type(made) in _ONE_KIND and any(_fractional(each.dtype) for each in _chosen(made)):
             # DuckDB would compute in FLOAT, or in DECIMAL, which overflows.
-            names = zip(made.__argnames__, made.__args__, strict=True)
-            made = made.__recreate__(
-                {
-                    name: arg if name in _ONE_KIND[type(made)] else _doubles(arg)
-                    for name, arg in names
-                }
-            )
-        return made
+            made = _changed(made, _double, _ONE_KIND[type(made)])
+        return _changed(made, _closed) if isinstance(made, _BOUND) else made
 
     return replaced
 
 
-def _doubles(argument: Any) -> Any:
-    if isinstance(argument, tuple):
-        return tuple(map(_doubles, argument))
-    plain = isinstance(argument, ops.Value) and argument.dtype.is_numeric()
-    return as_double(argument).op() if plain else argument
+def _changed(node: Any, change: Callable[[Any], Any], but: tuple[str, ...] = ()) -> Any:
+    """A node with its arguments changed, each value in a list as well."""
+
+    def changed(given: Any) -> Any:
+        if isinstance(given, tuple):
+            return tuple(map(changed, given))
+        return change(given) if isinstance(given, ops.Value) else given
+
+    named = zip(node.__argnames__, node.__args__, strict=True)
+    return node.__recreate__({name: each if name in but else changed(each) for name, each in named})
+
+
+def _double(value: Any) -> Any:
+    return as_double(value).op() if value.dtype.is_numeric() else value
+
+
+def _closed(value: Any) -> Any:
+    """A condition that is compared: ibis writes no parentheses around NOT, IN, BETWEEN or IS."""
+    computed = value.dtype.is_boolean() and not isinstance(value, ops.Field | ops.Literal)
+    return ops.Coalesce((value,)) if computed else value
 
 
 def _chosen(node: Any) -> list[Any]:

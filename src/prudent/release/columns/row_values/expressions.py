@@ -62,8 +62,8 @@ _LIST = (
     "year, quarter, month, day, dayofweek, hour, minute, extract, date_trunc, date_diff"
 )
 _COMPARED: dict[type, Callable[[Any, Any], Any]] = {
-    sql.EQ: lambda a, b: a == b,
-    sql.NEQ: lambda a, b: a != b,
+    sql.EQ: lambda a, b: ops.Equals(a, b).to_expr(),  # of ibis, x == NULL is x IS NULL
+    sql.NEQ: lambda a, b: ops.NotEquals(a, b).to_expr(),
     sql.LT: lambda a, b: a < b,
     sql.LTE: lambda a, b: a <= b,
     sql.GT: lambda a, b: a > b,
@@ -344,8 +344,7 @@ class _Translation:
         for each in node.args["ifs"]:
             condition = self.of(each.this)
             if base is not None:
-                one, other = _alike(base, condition)
-                condition = one == other
+                condition = _COMPARED[sql.EQ](*_alike(base, condition))
             branches.append((condition, self.of(each.args["true"])))
         default = node.args.get("default")
         return ibis.cases(*branches, else_=None if default is None else self.of(default))
