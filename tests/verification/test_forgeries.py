@@ -272,6 +272,25 @@ def test_a_row_of_a_ledger_binds_unit_and_price(status_of, tmp_path):
     assert status_of(sealed(content | {"ledger": noted})) == 1
 
 
+@pytest.mark.parametrize(
+    ("spent", "delta", "expected"), [(0.5, 1e-5, 0), (0.0, 1e-5, 1), (0.4, 1e-5, 1), (0.5, 0.6, 1)]
+)
+def test_a_ledger_spent_at_least_what_it_charged(status_of, tmp_path, spent, delta, expected):
+    """Else a receipt could say that most of a budget is left."""
+    with prudent.Ledger(tmp_path / "budget.db", epsilon=5.0, delta=1e-5) as ledger:
+        prudent.median(np.arange(99.0), epsilon=0.5, ledger=ledger, receipt=tmp_path / "a.json")
+    content = json.loads((tmp_path / "a.json").read_text())
+    noted, last = content["ledger"], content["ledger"]["before"]
+    for row in noted["rows"]:
+        fields = json.loads(row["record"])
+        fields |= {"spent": spent} if "spent" in fields else {}
+        row["record"] = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+        last = hashlib.sha256(f"{last}\n{row['record']}".encode()).hexdigest()
+        row["digest"] = noted["head"] = last
+    content["context"]["budget"]["delta"] = delta
+    assert status_of(sealed(content)) == expected
+
+
 def test_a_receipt_replaces_nothing_but_a_receipt(tmp_path):
     """Not the data, nor the ledger; and that is found before anything is charged."""
     data = tmp_path / "data.csv"

@@ -565,15 +565,18 @@ def _context(receipt: Receipt) -> Iterator[Finding]:
             yield _failed("budget", "the limits of its ledger are not named.")
         elif limits is not None and receipt.ledger is not None:
             relation = Relation.parsed(limits["relation"])
-            spent = json.loads(receipt.ledger["rows"][0]["record"])["spent"]
+            charge = json.loads(receipt.ledger["rows"][0]["record"])
+            spent, delta = charge["spent"], limits["delta"]
             covers = relation.distance >= Relation.parsed(receipt.relation).distance
-            held = set(limits) == {"epsilon", "delta", "relation"} and covers
-            if held and 0 <= limits["delta"] < 1 and 0 <= spent <= limits["epsilon"] < math.inf:
+            held = set(limits) == {"epsilon", "delta", "relation"} and covers and 0 <= delta < 0.5
+            with contextlib.suppress(UnknownEventError):  # all charges cost no less than this one
+                held = held and spent >= prove(parsed(charge["event"]), _ONE, spent, delta).least
+            if held and 0 <= spent <= limits["epsilon"] < math.inf:
                 words = f"ε = {_exact(spent)} of {_exact(limits['epsilon'])} was spent with this "
-                words += f"charge, at δ = {_exact(limits['delta'])}; its keeper knows the limit."
+                words += f"charge, at δ = {_exact(delta)}; its keeper knows the limit."
                 yield _assumed("budget", words)
             else:
-                words = "more was spent than its limit, or for other neighbours."
+                words = "more was spent than its limit or than it notes, or for other neighbours."
                 yield _failed("budget", words)
     except Exception:  # whoever wrote the receipt chooses which one
         yield _failed("budget", "its limits cannot be read.")
