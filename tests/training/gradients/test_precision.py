@@ -221,6 +221,20 @@ def test_a_record_whose_gradient_cancels_adds_no_more_than_the_clip(uses):
         assert total.norm() <= 1 + 1e-5
 
 
+@pytest.mark.parametrize("positions", [40, 100, 1000])
+@pytest.mark.parametrize("share", [2.5, 3.0, 4.0])
+@pytest.mark.parametrize("uses", [1, 2])
+def test_sums_that_overflow_hide_no_gradient(positions, share, uses):
+    """A part of the inner products may be −∞ where all of them have a finite sum."""
+    columns = torch.full((1, 1, positions, 1), -1.8e19 * share / (positions - 1))
+    columns[:, :, 0] = 1.8e19
+    found = [Outer(torch.ones(1, 1, positions, 1), columns, as_it_is) for _ in range(uses)]
+    norms = squared_norms(found).sqrt()
+    weights, _ = clip_weights(norms, torch.tensor([True]), 1.0)
+    total = sum(use.weighted_sum(weights) for use in found)
+    assert total.norm() <= 1 + 1e-5
+
+
 @pytest.mark.parametrize("tiny", [1e-23, 2.5e-23, 1e-22, 1e-21])
 @pytest.mark.parametrize("positions", [1, 3])
 @pytest.mark.parametrize("uses", [1, 2])

@@ -116,7 +116,12 @@ def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
             total = total + 2 * inner(first, second)
     if len(contributions) == 1 and not _cancels(contributions[0]):
         return total
-    return total.clamp_min(0) + added([each.sqrt() for each in allowances]).square()
+    return _not_negative(total) + added([each.sqrt() for each in allowances]).square()
+
+
+def _not_negative(squares: Tensor) -> Tensor:
+    """Zero for what rounding left below it; what overflowed, also to −∞, stays not finite."""
+    return squares.clamp_min(0) + 0 * squares
 
 
 def added(terms: Sequence[Tensor]) -> Tensor:
@@ -232,7 +237,7 @@ def _scales(factors: Outer, dtype: torch.dtype, sizes: tuple[int, int]) -> list[
 def _of_terms(terms: Tensor) -> tuple[Tensor, Tensor]:
     """‖g‖² per record, and the allowance, from the terms of all groups."""
     terms = terms.sum(2)
-    return terms[..., 0].clamp_min(0).sum(0), terms[..., 1:].square().sum((0, 2))
+    return _not_negative(terms[..., 0]).sum(0), terms[..., 1:].square().sum((0, 2))
 
 
 def _allowance(reach: Tensor, terms: int) -> Tensor:
