@@ -57,7 +57,7 @@ def noises(num_bands, steps, numbers=3, deviation=2.0, seed=5, numbered=None):
         state.move_to(number)
         normals = torch.zeros(numbers, dtype=torch.float64)
         one, fine = torch.tensor([1.0, 2.0**-60], dtype=torch.float64)
-        source.add_on_lattice_(normals, one, fine, state)
+        source.add_(normals, one, state, fine)
         drawn.append(normals)
         total = torch.zeros(numbers, dtype=torch.float64)
         add_correlated_(source, total, level, state, num_bands=num_bands, steps=steps)

@@ -308,7 +308,7 @@ class TestKeystream:
             total = torch.zeros(26_011, dtype=torch.float64, device=place)
             one, fine = torch.tensor([1.0, 2.0**-45], dtype=torch.float64, device=place)
             source = noise(Key(bytes(32)), torch.device(place))
-            source.add_on_lattice_(total, one, fine, state)
+            source.add_(total, one, state, fine)
             totals.append(total.cpu())
         torch.testing.assert_close(*totals, rtol=0, atol=1e-13)
 

@@ -237,10 +237,7 @@ class _Parts:
         self._begin()
 
 
-@cache
-def _capture_stream(device: int) -> torch.cuda.Stream:
-    """One stream for all captures on a device: its workspaces are never freed."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+_capture_stream = cache(torch.cuda.Stream)  # one for all: its workspaces are never freed
 
 
 class _Graph(NamedTuple):

@@ -433,18 +433,15 @@ class HostNoise:
         """The random words for this step's test."""
         return self._test.words(TEST_WORDS, step=state.taken).to(self._device)
 
-    def add_(self, total: Tensor, deviation: Tensor, state: StepState) -> None:
+    def add_(
+        self, total: Tensor, deviation: Tensor, state: StepState, spacing: Tensor | None = None
+    ) -> None:
         """Add this step's Gaussian noise to a vector, in place, and round to the lattice.
 
         The vector must be the sum over all records: numbers added afterwards would not be rounded.
         """
         deviation = deviation.to(torch.float64)
-        self.add_on_lattice_(total, deviation, spacing_of(deviation), state)
-
-    def add_on_lattice_(
-        self, total: Tensor, deviation: Tensor, spacing: Tensor, state: StepState
-    ) -> None:
-        """As `add_`, on a lattice of a given spacing."""
+        spacing = spacing_of(deviation) if spacing is None else spacing
         reader = self._noise.at(state.taken)
         for index, part in enumerate(torch.split(total, _CHUNK)):
             finer = functools.partial(self._finer, state.taken, index * _CHUNK)
@@ -480,20 +477,13 @@ class DeviceNoise(NoCopyMixin):
         self._kernels.fill_words(words, self._test, state.number)
         return words
 
-    def add_(self, total: Tensor, deviation: Tensor, state: StepState) -> None:
+    def add_(
+        self, total: Tensor, deviation: Tensor, state: StepState, spacing: Tensor | None = None
+    ) -> None:
         """Add this step's Gaussian noise to a contiguous vector, in place, as `HostNoise` does."""
         deviation = deviation.to(torch.float64)
-        self.add_on_lattice_(total, deviation, spacing_of(deviation), state)
-
-    def add_on_lattice_(
-        self, total: Tensor, deviation: Tensor, spacing: Tensor, state: StepState
-    ) -> None:
-        """As `add_`, on a lattice of a given spacing."""
+        spacing = spacing_of(deviation) if spacing is None else spacing
         self._kernels.add_normals(total, deviation, spacing, self._noise, state.number)
-
-    def fill_finer_(self, words: Tensor, state: StepState) -> None:
-        """Fill a tensor with the first of the further words that rare pairs of normals get."""
-        self._kernels.fill_words(words, self._noise, state.number, FINER_RANK)
 
 
 def add_correlated_(
@@ -511,7 +501,7 @@ def add_correlated_(
         state.history = NoiseHistory.start(num_bands, steps, len(total), total.device)
     noise = torch.zeros(len(total), dtype=torch.float64, device=total.device)
     one, fine = torch.ones_like(deviation), torch.full_like(deviation, _FINE)
-    source.add_on_lattice_(noise, one, fine, state)
+    source.add_(noise, one, state, fine)
     noise = state.history.next_(noise, deviation, state.number)
     total.copy_(rounded(total, noise, deviation, spacing_of(deviation)))
 
@@ -536,8 +526,8 @@ def _kernels_work(device: torch.device) -> bool:
         kernels = DeviceNoise(key, device)
         words = kernels.test_words(state)
         finer = torch.empty_like(words)
-        kernels.fill_finer_(finer, state)
-        kernels.add_on_lattice_(drawn, one, fine, state)
+        kernels._kernels.fill_words(finer, kernels._noise, state.number, FINER_RANK)
+        kernels.add_(drawn, one, state, fine)
     except Exception as error:  # no Triton, no compiler for it, an unsupported device
         message = " ".join(str(error).split())[:200]
         warnings.warn(
@@ -548,7 +538,7 @@ def _kernels_work(device: torch.device) -> bool:
         )
         return False
     expected, host = torch.zeros_like(drawn), HostNoise(key, device)
-    host.add_on_lattice_(expected, one, fine, state)
+    host.add_(expected, one, state, fine)
     further = key.stream(Purpose.NOISE).words(TEST_WORDS, step=_CHECKED_STEP, rank=FINER_RANK)
     same_bits = torch.equal(words, host.test_words(state)) and torch.equal(finer.cpu(), further)
     if not same_bits or not torch.allclose(drawn, expected, rtol=0, atol=1e-12):
