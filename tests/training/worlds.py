@@ -425,7 +425,9 @@ def another_mesh():
 
 refused("plans", "Expected plan the same", lambda: train(rate=0.3 + 0.01 * rank()))
 refused(
-    "data", "Expected records of train_set the same", lambda: train(data=records(RECORDS + rank()))
+    "data",
+    "Expected train_set with the same records in the same order in every process, got different",
+    lambda: train(data=records(RECORDS + rank())),
 )
 refused(
     "order",

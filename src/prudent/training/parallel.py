@@ -378,9 +378,8 @@ class DistributedGroup(Processes):
                 "A process of this run was lost, so the others stop. What was taken is paid for: "
                 "start the run again with resume (--resume), and it goes on from its last "
                 "checkpoint. As many processes as before repeat the steps since then with the same "
-                "noise; for another number they count among the steps of the plan as lost "
-                f"({' '.join(str(error).split())[:200]})"
-            ) from error
+                "noise; for another number they count among the steps of the plan as lost."
+            ) from None  # it may say how many records of a batch were to be exchanged
 
     def _gather(self, whole: Tensor, mine: Tensor) -> None:
         with self.watched():

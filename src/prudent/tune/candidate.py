@@ -307,7 +307,7 @@ def attempt(run: Run, setting: Setting, folder: Path) -> None:
         value = scored.value if isinstance(scored, Scored) else None
         json.dumps(value, allow_nan=True)
     except KeyboardInterrupt:  # whoever runs the search wants to stop it
-        raise
+        raise KeyboardInterrupt from None  # without notes, which are of this candidate alone
     except BaseException:  # SystemExit, too
         fail(folder)
         return

@@ -317,11 +317,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
     assert whole._step is not None
     assert again._step is not None
     assert torch.equal(again._step.trim, whole._step.trim)
-    timed = {"train_runtime", "train_samples_per_second", "train_steps_per_second"}
-    histories = [
-        [{k: v for k, v in entry.items() if k not in timed} for entry in each.state.log_history]
-        for each in (whole, again)
-    ]
+    histories = [each.state.log_history for each in (whole, again)]
     assert histories[0] == histories[1]
     assert ("pass_rate" in histories[0][-1]) == isinstance(rule, ProposeTestRelease)
 
@@ -380,6 +376,42 @@ def test_lost_steps_that_may_differ_are_counted_and_not_repeated(
     paid.unlink()
     with pytest.raises(ArgumentError, match="a checkpoint beside paid-"):
         trainer(bert(), args, **options).train(str(tmp_path / "checkpoint-3"))
+
+
+def test_repeated_steps_that_release_something_else_get_a_new_key(
+    arguments: Callable[..., TrainingArguments], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No fingerprint sees what patches a layer of torch."""
+    args = arguments(save_strategy="steps", save_steps=3)
+    options: dict[str, Any] = {"plan": everything(8), "train_dataset": list(Sentences())}
+    with pytest.raises(Killed):
+        trainer(bert(), args, callbacks=[KillsAfter(5)], **options).train()
+    own, folder = nn.Linear.forward, str(tmp_path / "checkpoint-3")
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: 2 * own(self, x))
+    again = trainer(bert(), args, **options)
+    with pytest.raises(RuntimeError, match="Nothing was released"):
+        again.train(folder)
+    assert all(p.grad is None for p in again.model.parameters())
+    monkeypatch.undo()  # whatever runs now, what was released before is not repeated
+    last = trainer(bert(), args, **options)
+    with pytest.warns(RuntimeWarning, match="steps 4 to 5, .*not repeated"):
+        last.train(folder)
+    assert last._continuity.key != again._continuity.key
+    assert (last.lost, last.state.global_step) == (2, 6)
+
+
+def test_two_runs_at_once_in_a_folder_are_refused(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    """Both would take the same steps with noise of their own, and one of them is paid for."""
+    args = arguments(save_strategy="steps", save_steps=1)
+
+    class Another(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            with pytest.raises(ArgumentError, match="a folder that no other run is using"):
+                trainer(bert(), args, plan=everything(1)).train()
+
+    trainer(bert(), args, plan=everything(1), callbacks=[Another()]).train()
 
 
 def test_records_are_those_the_trainer_was_made_with(
@@ -470,7 +502,8 @@ def test_logs_have_epsilon_and_nothing_private(
     assert 7.9 < epsilons[-1] <= 8.0
     assert epsilons[-1] == pytest.approx(own.epsilon)
     assert len(shown) == own.plan.steps + 1
-    assert not {"loss", "train_loss", "total_flos"} & {name for e in history for name in e}
+    private = {"loss", "train_loss", "total_flos", "train_runtime", "train_steps_per_second"}
+    assert not private & {name for e in history for name in e}
     assert not {"train_loss", "total_flos"} & set(output.metrics)
     assert own.state.total_flos == 0
     (evaluated,) = [entry for entry in history if "eval_loss" in entry]

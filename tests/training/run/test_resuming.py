@@ -225,6 +225,14 @@ def test_nothing_is_lost_at_a_checkpoint(tmp_path):
     assert train(tmp_path, plan=few, loss=doubled, resume=True).lost == 0
 
 
+def test_without_the_record_of_what_was_paid_no_step_is_repeated(tmp_path):
+    """It alone tells how many steps were taken since the checkpoint."""
+    killed(tmp_path)
+    (tmp_path / "paid.json").unlink()
+    with pytest.raises(ValueError, match=r"whose paid\.json is missing"):
+        train(tmp_path, resume=True)
+
+
 def test_a_run_that_is_killed_twice_pays_for_both(tmp_path):
     """The checkpoint with the new key is there before its first step."""
     killed(tmp_path)

@@ -187,7 +187,9 @@ def make_private(
         and the neighbours of `optimizer.plan.relation`. Without a plan, the rate is the batch size
         divided by the number of records, which `ZERO_OUT` treats as public. `prudent.check` tells
         whether a model and a loss meet the conditions. With a `unit`, neighbours differ in one
-        person, with any number of records.
+        person, with any number of records. A run that goes on from a saved state has not counted
+        the steps that were taken after it was saved: save after every step that is shown, and go
+        on from a state once.
 
     | case | what happens |
     |---|---|

@@ -145,18 +145,16 @@ class Paid(NamedTuple):
     renewals: int  # how often the run has drawn a new key, which ends what older checkpoints prove
 
 
-def _paid(folder: Path, run: str) -> Path:
-    return folder / (f"paid-{run}.json" if run else "paid.json")
+def _of(run: str, folder: Path, name: str) -> Path:
+    """A file of a run in a folder, which may hold several runs, each with its name."""
+    return (folder / name).with_stem(f"{Path(name).stem}-{run}" if run else Path(name).stem)
 
 
 @resumable()
 def record_paid(folder: Path, plan: Plan, steps: int, *, renewals: int = 0, run: str = "") -> None:
-    """Record that the first `steps` steps are paid for, before they are taken.
-
-    A folder may hold several runs, each with its name.
-    """
+    """Record that the first `steps` steps are paid for, before they are taken."""
     paid = Paid(steps, to_plain(plan.event_after(steps)), to_plain(plan.relation), renewals)
-    with replacing(_paid(folder, run)) as file:
+    with replacing(_of(run, folder, "paid.json")) as file:
         json.dump({"format": PAID_FORMAT, **paid._asdict()}, file, indent=1)
 
 
@@ -167,7 +165,7 @@ def charged(folder: Path, run: str = "") -> Paid | None:
         NewerFormatError: If a later version wrote the file, in a format unknown to this one.
         ValueError: If the file is damaged.
     """
-    path = _paid(folder, run)
+    path = _of(run, folder, "paid.json")
     if not path.exists():
         return None
     try:
@@ -308,8 +306,8 @@ class ReleaseDigests:
     Every process adds the digest of its part of a release; the first reads and writes.
     """
 
-    def __init__(self, folder: Path, processes: Processes) -> None:
-        self._path, self._processes = folder / "releases.txt", processes
+    def __init__(self, folder: Path, processes: Processes, run: str = "") -> None:
+        self._path, self._processes = _of(run, folder, "releases.txt"), processes
         self._known: dict[str, str] = {}
 
     def resume(self) -> None:
@@ -384,6 +382,11 @@ class PaidSteps:
             self.steps = min(end, taken - taken % portion + portion)
             for folder in self.folders:
                 self._record(folder, renewals)
+
+    def begin_anew(self, renewals: int) -> None:
+        """Record that a run that goes on from here repeats nothing, but draws a new key."""
+        for folder in self.folders:
+            self._record(folder, renewals + 1)
 
     def _record(self, folder: Path, renewals: int) -> None:
         record = partial(record_paid, folder, self.plan, self.steps, run=self.run)

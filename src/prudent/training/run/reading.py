@@ -108,7 +108,7 @@ class RunRecords:
         units = Units.of(train_set, unit, count_of(train_set, tensors))
         if len(units) < processes.count:
             each = f"one {units.protected} for each of the {processes.count} processes"
-            shown, hint = f"{len(units)} in all", "Start fewer processes."
+            shown, hint = "fewer", "Start fewer processes."
             raise ArgumentError("train_set", f"with at least {each}", shown=shown, hint=hint)
         device = execution.device
         known = functools.cache(lambda: units.fingerprint(fingerprint(train_set)))
@@ -175,8 +175,7 @@ def check_same_records(
     processes: Processes, name: str, count: int, fingerprint: Callable[[], str]
 ) -> None:
     """Raise an error unless every process has the same records in the same order."""
-    processes.check_same(**{f"records of {name}": count})
-    if processes.count > 1 and len(set(processes.gathered(fingerprint()))) > 1:
+    if processes.count > 1 and len(set(processes.gathered((count, fingerprint())))) > 1:
         raise ArgumentError(
             name,
             "with the same records in the same order in every process",

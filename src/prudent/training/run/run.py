@@ -565,13 +565,15 @@ class Run:
                 hint="Without it, charged steps would be repeated with new noise. Restore the "
                 "checkpoint, or choose another folder.",
             )
-        if known is not None and (
-            known.event != plan.event_after(paid) or not taken <= paid <= plan.steps
+        if (taken and known is None) or (
+            known is not None
+            and (known.event != plan.event_after(paid) or not taken <= paid <= plan.steps)
         ):
+            wrong = "is missing" if known is None else "does not match its checkpoint"
             raise ArgumentError(
                 "out",
                 "with what this run paid for",
-                shown=f"{str(folder)!r}, whose paid.json does not match its checkpoint",
+                shown=f"{str(folder)!r}, whose paid.json {wrong}",
                 hint="Restore the file from a copy, or start again in another folder.",
             )
         if state is not None:

@@ -61,6 +61,7 @@ REFUSALS = (
     Refusal("fsdp", bool, "unset", _OWN, "Use prudent.fit with a model divided by fully_shard."),
     Refusal("torch_compile", bool, "False", "a step is replayed as a CUDA graph instead"),
     Refusal("world_size", lambda v: v > 1, "1", "each would draw for itself", "Use prudent.fit."),
+    Refusal("debug", bool, "unset", "it prints activations of records"),
     Refusal("n_gpu", lambda v: v > 1, "at most 1", _OWN, "Set CUDA_VISIBLE_DEVICES to one GPU."),
 )
 

@@ -11,6 +11,7 @@ import functools
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
 from prudent import _validate
+from prudent._files import held
 from prudent._fingerprint import fingerprint
 from prudent._validate import ArgumentError
 from prudent.budget import LedgerLike
@@ -41,6 +43,7 @@ from prudent.training.plan import HeldOut, HeldOutMetric, LossRelease, Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import (
     PaidSteps,
+    ReleaseDigests,
     ResumeState,
     RunFingerprint,
     machine,
@@ -187,7 +190,8 @@ def _shapes(row: Any) -> str:
     )
 
 
-_PRIVATE = ("loss", "train_loss", "total_flos")
+_TIMED = ("train_runtime", "train_samples_per_second", "train_steps_per_second")
+_PRIVATE = ("loss", "train_loss", "total_flos", *_TIMED)
 """What Trainer logs about the training records; it is neither released nor charged."""
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")  # how the names of their files begin
 _LESS_AT_ONCE = "Lower it, and raise gradient_accumulation_steps by the same factor."
@@ -308,6 +312,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._paid = PaidSteps(self.plan, Processes(), self._charge.name)
         self._identity: RunFingerprint | None = None
         self._saved: dict[str, Any] | None = None
+        self._digests: ReleaseDigests | None = None
         self._step: Step | None = None
         self._passes = torch.zeros(())
         self._losses: list[float] = []  # released since the last entry of the log
@@ -395,22 +400,30 @@ class PrivateTrainer(NoCopyMixin, Trainer):
                 "`train_dataset` was replaced after the trainer was made, and the price is that of "
                 "the records it was made with: make a new trainer with these."
             )
+        resumes, runs = bool(resume_from_checkpoint), Path(self.args.output_dir)
         folder: Any = resume_from_checkpoint
-        if folder:
-            if folder is True:
-                folder = get_last_checkpoint(self.args.output_dir)
-            self._saved = settings.restorable(folder, self._run())
-        elif self._charge.charged:
+        if folder is True:
+            folder = get_last_checkpoint(self.args.output_dir)
+        if not resumes and self._charge.charged:
             raise RuntimeError(
                 "This trainer has already trained: the plan pays for one run. Resume from a "
                 "checkpoint, or make a new trainer and add up both costs."
             )
-        self._held_out = self._held_out_records()
-        self._identity = self._own_identity()
-        if self._saved is not None:
-            self._go_on(self._saved, Path(folder).parent)
         again = "resume_from_checkpoint goes on from a checkpoint, without another charge"
-        with self._charge.interruptions(again):
+        with ExitStack() as stack:
+            if resumes:
+                self._saved = settings.restorable(folder, self._run())
+                runs = Path(folder).parent
+            if resumes or self.args.save_strategy != "no":  # two would take steps at one price
+                runs.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(held(runs))
+                if self.args.device.type == "cpu":  # where sums are the same twice
+                    self._digests = ReleaseDigests(runs, self._paid.processes, self._charge.name)
+            stack.enter_context(self._charge.interruptions(again))
+            self._held_out = self._held_out_records()
+            self._identity = self._own_identity()
+            if self._saved is not None:
+                self._go_on(self._saved, runs)
             output = super().train(resume_from_checkpoint, *rest, **options)
         if not self._charge.binds_answers:  # else the first model that is saved now is noted
             self._charge.note_release()
@@ -433,6 +446,16 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         setting = "per_device_train_batch_size"
         given = setting, getattr(self.args, setting), _LESS_AT_ONCE
         outcome = within_memory(lambda: step([*map(self._chunk, inputs.parts)]), *given)
+        if self._digests is not None:
+            gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
+            released = outcome.passed, outcome.watched, *gradients
+            if not self._digests.admits(self._continuity.key, str(step.taken), released):
+                self.model.zero_grad()
+                self._paid.begin_anew(self._continuity.renewals)
+                raise RuntimeError(
+                    "A repeated step would have released something else than before with the same "
+                    "noise. Nothing was released. Resume again: the run goes on with a new key."
+                )
         self._charge.taken = step.taken
         self._passes += outcome.passed
         if self.plan.watch is not None and (loss := float(outcome.watched)) == loss:
@@ -542,7 +565,11 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         assert self._held_out is not None
         assert self._step is not None
         self._tested_at = self._step.taken
-        found = self._held_out.release(self._step, self._continuity.key)
+        key, value = self._continuity.key, f"held-out-{self._step.taken}"
+        found = self._held_out.release(self._step, key)
+        shown = [torch.tensor(list(found.values()))]
+        if self._digests is not None and not self._digests.admits(key, value, shown):
+            return {}  # it was released before; the same noise must not be again
         return {f"eval_{name}": value for name, value in found.items()}
 
     def evaluate(self, eval_dataset: Any = None, *rest: Any, **options: Any) -> dict[str, float]:
@@ -654,6 +681,9 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._continuity, taken = ResumeState.of(state), int(state["release"]["taken"])
         self._charge.resume(state["name"])
         self._paid.run = state["name"]
+        if self._digests is not None:
+            self._digests = ReleaseDigests(folder, self._paid.processes, state["name"])
+            self._digests.resume()
         paid = self._paid.resume(folder)
         if paid is None:
             raise ArgumentError(
