@@ -147,7 +147,10 @@ class Captured:
         except RuntimeError:  # its text may come from a kernel, so nothing of it is shown
             torch.set_rng_state(host)
             for generator, state in before:
-                _renew(generator, state)
+                # An aborted capture leaves a generator unusable.
+                fresh = torch.Generator(generator.device)
+                fresh.set_state(state)
+                generator.graphsafe_set_state(fresh.graphsafe_get_state())
             # The pool cannot be used again while a part of it is held.
             self._pool = torch.cuda.graph_pool_handle()
             if placing is None:  # every operation then takes longer to capture, so not at once
@@ -267,13 +270,6 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _renew(generator: torch.Generator, state: Tensor) -> None:
-    """Give a generator a state again: an aborted capture leaves it unusable."""
-    fresh = torch.Generator(generator.device)
-    fresh.set_state(state)
-    generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 def _form(leaf: Any) -> Any:

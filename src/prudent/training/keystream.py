@@ -345,7 +345,11 @@ class StepRandomness:
         before = host.get_state(), None if device is None else device.get_state()
         CHOICES.set(self.choices)
         try:
-            host.set_state(_twister(self.words[2:]))
+            twister = torch.Generator().get_state()
+            start, count = _TWISTER
+            place = twister.numpy()[start : start + 8 * count].view(np.uint64)
+            place[:] = self.words[2:].numpy().view(np.uint32)
+            host.set_state(twister)
             if device is not None:
                 seed, offset = (int(word) & (2**63 - 1) for word in self.words[:2])
                 device.manual_seed(seed)
@@ -373,15 +377,6 @@ class StepRandomness:
             return mixed(mixed(named + self.secret[0]) ^ self.secret[1])
 
         return RecordStreams(seeds, self.choices)
-
-
-def _twister(words: Tensor) -> Tensor:
-    """A state of torch's generator for the CPU that holds these random bits."""
-    state = torch.Generator().get_state()
-    start, count = _TWISTER
-    place = state.numpy()[start : start + 8 * count].view(np.uint64)
-    place[:] = words.numpy().view(np.uint32)
-    return state
 
 
 def _device_generator(device: torch.device) -> torch.Generator | None:

@@ -43,13 +43,6 @@ SUM_ROUNDING = 1e-6
 """A bound on the rounding of a sum of losses, relative to the largest of one."""
 
 
-def device_of(model: nn.Module) -> torch.device:
-    """The device of a model's first parameter; raises an error if there is none."""
-    for parameter in instance(nn.Module, "a torch module", model=model).parameters():
-        return parameter.device
-    raise ArgumentError("model", "with parameters to train", shown=type(model).__name__)
-
-
 def check_parameter_types(model: nn.Module) -> None:
     """Raise an error for parameter types in which the bounds on sums and noise would not hold."""
     for name, parameter in model.named_parameters():
@@ -65,17 +58,6 @@ def check_parameter_types(model: nn.Module) -> None:
         raise ValueError(
             f"{given}{name!r}: rounding would let one record change the sum by more than the clip. "
             "Keep the parameters in float32 and run the layers under torch.autocast."
-        )
-
-
-def check_corrupt(corrupt: Corrupt | None) -> None:
-    """Raise an error for a corruption that has not been told the number of records."""
-    if isinstance(corrupt, Corruption):
-        raise ArgumentError(
-            "corrupt",
-            "a function of gradients, a Chunk and a generator",
-            shown=f"{type(corrupt).__name__}, which needs the number of records",
-            hint="Pass corrupt.hook(records, device), or pass the corruption to fit.",
         )
 
 
@@ -170,8 +152,17 @@ class Step:
         processes = Processes() if processes is None else processes
         instance(Processes, "processes of a run", processes=processes)
         batch = instance(Plan, "a Plan", plan=plan).divisor(expected_batch=expected_batch)
-        device = device_of(model)
-        check_corrupt(corrupt)
+        instance(nn.Module, "a torch module", model=model)
+        device = next((parameter.device for parameter in model.parameters()), None)
+        if device is None:
+            raise ArgumentError("model", "with parameters to train", shown=type(model).__name__)
+        if isinstance(corrupt, Corruption):
+            raise ArgumentError(
+                "corrupt",
+                "a function of gradients, a Chunk and a generator",
+                shown=f"{type(corrupt).__name__}, which needs the number of records",
+                hint="Pass corrupt.hook(records, device), or pass the corruption to fit.",
+            )
         # Each process divides its own part, so a different divisor would weight its records
         # differently.
         processes.check_same(plan=repr(plan), expected_batch=batch)

@@ -227,10 +227,8 @@ def _keeps_rows(outputs: Tensor, index: Any) -> bool:
 def _noted(result: Any, kind: type[Tensor], func: Any, args: Any, kwargs: Any) -> Any:
     """The result of a function, whose tensors have nodes."""
     first = args[0] if args else None
-    writes = _writes(func)
-    if isinstance(first, Traced) and writes and node_of(first) is not None:
-        made = Node(func, *_linked(args, kwargs))
-        first._node = made  # type: ignore[attr-defined]
+    if isinstance(first, Traced) and _writes(func) and node_of(first) is not None:
+        first._node = Node(func, *_linked(args, kwargs))  # type: ignore[attr-defined]
         return result
     if isinstance(result, Tensor):
         if func is Tensor.detach and not result.ndim:
@@ -248,10 +246,9 @@ def _noted(result: Any, kind: type[Tensor], func: Any, args: Any, kwargs: Any) -
 
 
 def _with_node(tensor: Tensor, kind: type[Tensor], node: Node) -> Tensor:
-    found: Any = tensor.as_subclass(kind)
-    found._node = node
-    noted: Tensor = found
-    return noted
+    found = tensor.as_subclass(kind)
+    found._node = node  # type: ignore[attr-defined]
+    return found
 
 
 def _writes(func: Any) -> bool:
@@ -457,10 +454,11 @@ def check_inputs(tensors: Sequence[Tensor], judged: dict[Any, int]) -> None:
         if signature in judged:
             continue
         if rows_are_mixed(node):
+            name = getattr(node.function, "__name__", "a function")
             raise ArgumentError(
                 "model",
                 "to be called with inputs of which each row comes from one record",
-                shown=f"rows that are mixed by {_name(node)}",
+                shown=f"rows that are mixed by {name.strip('_')}",
                 why="one record would change the gradients of others",
                 hint="Leave out mixup, statistics of the batch and the like, or mix public records "
                 "into each item of the data set.",
@@ -548,10 +546,6 @@ def _is_same(one: Any, other: Any, ratio: float) -> bool:
     few = min(len(one), len(other))
     # Integers are labels of rows, or places.
     return not one.is_floating_point() or torch.equal(one[:few], other[:few])
-
-
-def _name(node: Node) -> str:
-    return getattr(node.function, "__name__", "a function").strip("_")
 
 
 def _with_public_divisor(

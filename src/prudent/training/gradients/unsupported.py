@@ -104,27 +104,21 @@ def named(error: Exception, model: nn.Module) -> Exception:
     return UnsupportedLayerError(unsupported_layer, error)
 
 
-def _uses_batch_statistics(module: nn.Module) -> bool:
-    if not (isinstance(module, norm_base) and module.training):
-        return False
-    return isinstance(module, batch_norm) or module.track_running_stats
-
-
-def _changes_rows(module: nn.Module) -> bool:
-    if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-        return False
-    return module.max_norm is not None or module.scale_grad_by_freq
-
-
 _WRONG: tuple[tuple[Callable[[nn.Module], bool], str, str], ...] = (
     (
-        _uses_batch_statistics,
+        lambda module: (
+            (isinstance(module, norm_base) and module.training)
+            and (isinstance(module, batch_norm) or module.track_running_stats)
+        ),
         "{} in training mode",
         "Replace it by torch.nn.GroupNorm, as make_private(..., fix=True) does, or call .eval() on "
         "it to use its running statistics.",
     ),
     (
-        _changes_rows,
+        lambda module: (
+            isinstance(module, nn.Embedding | nn.EmbeddingBag)
+            and (module.max_norm is not None or module.scale_grad_by_freq)
+        ),
         "{} with max_norm or scale_grad_by_freq",
         "Leave both unset: one changes the table by the tokens of a batch, the other divides by "
         "their counts.",

@@ -90,13 +90,6 @@ class Routed:
         )
         return Routed(rows, columns, self.ends.view(len(rows), slots, -1).sum(1))
 
-    @property
-    def _is_taken(self) -> bool:
-        """Whether the kernels take the factors."""
-        same = self.rows.dtype == self.columns.dtype
-        short = self.rows.dtype in (torch.float32, torch.bfloat16)
-        return same and short and kernels.fuses(self.rows, self.columns)
-
     def _formed(self) -> Iterator[Tensor]:
         """The gradient of each record in double precision: norm and sum see the same numbers."""
         for record in zip(self.rows.double(), self.columns.double(), self.ends, strict=True):
@@ -104,7 +97,7 @@ class Routed:
 
     def squared_norms(self) -> Tensor:
         """‖g‖² of each record."""
-        if self._is_taken:
+        if taken(self.rows, self.columns):
             squares = kernels.routed_squares(self.rows, self.columns, self.ends.contiguous())
         else:
             squares = torch.stack([gradient.square().sum() for gradient in self._formed()])
@@ -113,7 +106,7 @@ class Routed:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ, added up in double precision; what is not finite counts as zero."""
         weights = weights.double()
-        if self._is_taken:
+        if taken(self.rows, self.columns):
             return kernels.routed_sums(self.rows, self.columns, self.ends.contiguous(), weights)
         weighted = map(torch.mul, self._formed(), weights)
         return functools.reduce(torch.add, map(finite, weighted))
@@ -124,8 +117,12 @@ def grouped_product(values: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     # No view of another tensor: models add a bias to it in place.
     result = values.new_zeros(*values.shape[:2], matrices.shape[2])
     aligned = values.shape[2] % ALIGNED == matrices.shape[2] % ALIGNED == 0
-    short = values.is_cuda and values.dtype == torch.bfloat16 and aligned
-    if short and hasattr(functional, "grouped_mm"):
+    if (
+        values.is_cuda
+        and values.dtype == torch.bfloat16
+        and aligned
+        and hasattr(functional, "grouped_mm")
+    ):
         flat, by_position = values.reshape(-1, values.shape[2]), result.view(-1, matrices.shape[2])
         experts = experts_at(ends, values.shape[1]).flatten()
         order = experts.argsort(stable=True)
@@ -525,7 +522,7 @@ def merged(contributions: Iterable[Contribution]) -> list[Contribution]:
     groups: dict[tuple[object, ...], list[Contribution]] = {}  # in order, so that rounding repeats
     for contribution in contributions:
         groups.setdefault(_kind(contribution), []).append(contribution)
-    return [part for group in groups.values() for part in _joined(group)]
+    return list(map(_joined, groups.values()))
 
 
 def _kind(contribution: Contribution) -> tuple[object, ...]:
@@ -547,30 +544,18 @@ def _name(form: Form) -> tuple[object, ...]:
     return (form.func, *form.args) if isinstance(form, partial) else (form,)
 
 
-def _joined(group: list[Contribution]) -> Iterator[Contribution]:
-    first = group[0]
-    if len(group) == 1:
-        yield first
-    elif isinstance(first, Dense):
-        total = first.values
-        for other in group[1:]:
-            assert isinstance(other, Dense)
-            total = total + other.values
-        yield Dense(total, first.form)
-    else:
-        yield from _joined_factors([each for each in group if isinstance(each, Outer)])
-
-
-def _joined_factors(group: list[Outer]) -> Iterator[Contribution]:
-    """One after another along the positions, and formed where that is less than all factors.
+def _joined(group: list[Any]) -> Contribution:
+    """Gradients added up; factors one after another, and formed where that is less than all.
 
     So inner products of positions, whose number is quadratic, never outgrow the factors.
     """
-    first = group[0]
-    positions = sum(each.rows.shape[2] for each in group)
-    sizes = first.rows.shape[3], first.columns.shape[3]
+    first: Contribution = group[0]
+    if len(group) == 1:
+        return first
+    if isinstance(first, Dense):
+        return Dense(functools.reduce(torch.add, (each.values for each in group)), first.form)
+    assert isinstance(first, Outer)
     rows, columns = (
         torch.cat([getattr(each, side) for each in group], 2) for side in ("rows", "columns")
     )
-    joined = Outer(rows, columns, first.form, first.product)
-    yield joined.formed() if forms(positions, *sizes) else joined
+    return outer(rows, columns, first.form, first.product)

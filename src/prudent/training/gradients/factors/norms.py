@@ -274,18 +274,12 @@ def lengths(vectors: Tensor) -> Tensor:
     bound must not. Squares that underflow are zero; as much as they may have been is added.
     """
     lost = math.sqrt(vectors.shape[-1] * torch.finfo(vectors.dtype).tiny)
-    return _lengths(vectors) + lost
-
-
-def _lengths(vectors: Tensor) -> Tensor:
-    norm = torch.linalg.vector_norm
-    count = vectors.shape[-1] // _RUN
-    if count < 2:
-        return cast(Tensor, norm(vectors, dim=-1))
-    pieces, rest = vectors[..., : count * _RUN], vectors[..., count * _RUN :]
-    pieces = pieces.reshape(*pieces.shape[:-1], count, _RUN)
-    norms = torch.cat([norm(pieces, dim=-1), norm(rest, dim=-1, keepdim=True)], -1)
-    return cast(Tensor, norm(norms, dim=-1))
+    norm, count = torch.linalg.vector_norm, vectors.shape[-1] // _RUN
+    if count > 1:
+        pieces, rest = vectors[..., : count * _RUN], vectors[..., count * _RUN :]
+        pieces = pieces.reshape(*pieces.shape[:-1], count, _RUN)
+        vectors = torch.cat([norm(pieces, dim=-1), norm(rest, dim=-1, keepdim=True)], -1)
+    return cast(Tensor, norm(vectors, dim=-1)) + lost
 
 
 def _products(first: Tensor, second: Tensor, product: Product = precise_product) -> Tensor:
