@@ -171,7 +171,7 @@ class OutsideLoss:
 
         floating = [o for o in outputs if o.is_floating_point()]
         passed.has_rows = [bool(output.ndim) for output in floating]
-        return outline.filled([as_outputs(output, check, batch) for output in outputs])
+        return outline.filled([as_outputs(o, check, batch) for o in outputs])
 
 
 class Pass:
@@ -207,15 +207,13 @@ class Pass:
                 "outputs, got a backward pass from elsewhere: whether each of its terms depends on "
                 "one record cannot be checked."
             )
-        self._given = [None if g is None else self._scaled(g) for g in gradients]
+        self._given = [None if g is None else g * self._factor for g in gradients]
+        if self._shares is not None:
+            self._given = [
+                None if g is None else g * self._shares.to(g).view(-1, *[1] * (g.ndim - 1))
+                for g in self._given
+            ]
         self.received(self)
-
-    def _scaled(self, gradient: Tensor) -> Tensor:
-        scaled = gradient * self._factor
-        if self._shares is None:
-            return scaled
-        shares = self._shares.to(gradient.device, gradient.dtype)
-        return scaled * shares.view(-1, *[1] * (gradient.ndim - 1))
 
     def gradients(self) -> list[Gradients]:
         """The per-example gradients, one entry for each part of the batch. Call it once."""

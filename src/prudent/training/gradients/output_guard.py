@@ -152,7 +152,7 @@ def plain(tensor: Tensor) -> Tensor:
 def traced_batch(batch: Any) -> Any:
     """A batch of a loader, of which every tensor is noted as a source."""
     noted = Batch()
-    return pytree.tree_map_only(Tensor, lambda t: _source(t, Traced, batch=noted), batch)
+    return pytree.tree_map_only(Tensor, lambda t: as_outputs(t, None, noted, Traced), batch)
 
 
 def batch_of(tensors: Sequence[Tensor]) -> Batch | None:
@@ -162,19 +162,16 @@ def batch_of(tensors: Sequence[Tensor]) -> Batch | None:
 
 
 def as_outputs(
-    tensor: Tensor, check: Callable[[Node], None] | None = None, batch: Batch | None = None
+    tensor: Tensor,
+    check: Callable[[Node], None] | None = None,
+    batch: Batch | None = None,
+    kind: type[Tensor] = RecordOutputs,
 ) -> Tensor:
-    """A tensor with the records on its first axis as an output; one without axes stays.
+    """A tensor with the records on its first axis as a source; one without axes stays.
 
     `check` is called with the node of the loss when backward is called; `batch` is that of the
     model's inputs.
     """
-    return _source(tensor, RecordOutputs, check, batch)
-
-
-def _source(
-    tensor: Tensor, kind: type[Tensor], check: Any = None, batch: Batch | None = None
-) -> Tensor:
     if not tensor.ndim:
         return tensor
     with DisableTorchFunctionSubclass():

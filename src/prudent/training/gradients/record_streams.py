@@ -252,10 +252,17 @@ def followed_branches() -> Branches | None:
     return _BRANCHES.get()
 
 
-def chosen_on_host(dtype: Any, device: Any) -> Tensor:
-    """A number for all records on which a model may branch, from the generator of the step."""
+def shared_choice(call: Callable[..., Any], *size: Any, **options: Any) -> Tensor:
+    """`torch.rand`; a single number is drawn once for all records: models skip a layer by it.
+
+    It comes from Python's generator, which is seeded for every step; see `rows_of`.
+    """
+    if tuple(size) not in ((), ([],), ((),)):
+        drawn: Tensor = call(torch.rand, *size, **options)
+        return drawn
     branches = _BRANCHES.get()
     _check_draws()
+    dtype, device = options.get("dtype"), options.get("device")
     number = torch.tensor(random.random(), dtype=dtype, device=device)
     if branches is not None:
         branches.add(number)

@@ -32,9 +32,9 @@ from prudent.training.gradients.host_state import EscapedTensorGuard
 from prudent.training.gradients.record_streams import (
     RANDOM,
     Draws,
-    chosen_on_host,
     followed_branches,
     is_capturing,
+    shared_choice,
 )
 
 
@@ -238,17 +238,6 @@ def embedding_bag(
         return torch.where(inside.any(1), largest, 0)
     total = torch.where(inside, rows, 0).sum(1)
     return total / counted.sum(1, keepdim=True).clamp_min(1) if mode == "mean" else total
-
-
-def shared_choice(call: Callable[..., Any], *size: Any, **options: Any) -> Tensor:
-    """A single number is drawn once for all records: models skip a whole layer by it.
-
-    It comes from Python's generator, which is seeded for every step; see `rows_of`.
-    """
-    if tuple(size) not in ((), ([],), ((),)):
-        drawn: Tensor = call(torch.rand, *size, **options)
-        return drawn
-    return chosen_on_host(options.get("dtype"), options.get("device"))
 
 
 def placed_number(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -265,7 +265,7 @@ _ROUTED = 64, 64, 32  # rows, columns and positions that the two kernels below w
 
 
 def routed_squares(rows: Tensor, columns: Tensor, ends: Tensor) -> Tensor:
-    """The squared norms of `experts.Routed`, in double precision."""
+    """The squared norms of `contributions.Routed`, in double precision."""
     (records, positions, height), width, experts = rows.shape, columns.shape[2], ends.shape[1]
     tiles = -(-height // _ROUTED[0]) * -(-width // _ROUTED[1])
     squares = rows.new_empty(records, experts * tiles, dtype=torch.float64)
@@ -277,7 +277,7 @@ def routed_squares(rows: Tensor, columns: Tensor, ends: Tensor) -> Tensor:
 
 
 def routed_sums(rows: Tensor, columns: Tensor, ends: Tensor, weights: Tensor) -> Tensor:
-    """The weighted sum of `experts.Routed`, in double precision."""
+    """The weighted sum of `contributions.Routed`, in double precision."""
     (records, positions, height), width, experts = rows.shape, columns.shape[2], ends.shape[1]
     tiles = -(-height // _ROUTED[0]) * -(-width // _ROUTED[1])
     sums = weights.new_empty(experts, height, width)
@@ -294,7 +294,8 @@ def _short_parts(factor: Tensor) -> Tensor:
     groups, records, positions, width = factor.shape
     parts = factor.new_empty(groups, records, 2 * positions, width, dtype=torch.bfloat16)
     size = positions * width
-    _launch("short_parts", (groups * records, _kernels().pieces(size)), factor, parts, size)
+    programs = groups * records, -(-size // _kernels()._PIECE.value)
+    _launch("short_parts", programs, factor, parts, size)
     return parts
 
 
@@ -318,7 +319,7 @@ def norm_gradients(
     slopes = torch.empty(shape, device=values.device)
     shifts = torch.empty_like(slopes)
     _launch(
-        "norm_gradients", (records, _kernels().columns(size)),
+        "norm_gradients", (records, -(-size // _kernels()._COLUMNS.value)),
         gradient, values, mean, scale, slopes, shifts, positions, size,
     )  # fmt: skip
     return slopes, shifts

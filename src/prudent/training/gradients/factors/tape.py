@@ -253,8 +253,7 @@ class SumTape(Tape):
         super().__init__(parameters, slots)
         self._weights = weights
         self._sums: dict[str, Tensor] = {}
-        self._small: dict[torch.dtype, list[tuple[str, Dense]]] = {}
-        self._tables: dict[tuple[object, ...], list[tuple[str, TableRows]]] = {}
+        self._together: dict[object, list[tuple[str, Any]]] = {}
 
     def sums(self) -> dict[str, Tensor]:
         """Σᵢ wᵢ gᵢ for every parameter, zero for those that were not reached."""
@@ -262,16 +261,12 @@ class SumTape(Tape):
             for contribution in merged(contributions):
                 self._sum(name, contribution)
             contributions.clear()
-        for small in self._small.values():
-            names, gradients = zip(*small, strict=True)
-            for name, added in zip(names, weighted_sums(gradients, self._weights), strict=True):
+        for together in self._together.values():
+            names, parts = zip(*together, strict=True)
+            sums = weighted_sums if isinstance(parts[0], Dense) else sums_of_tables
+            for name, added in zip(names, sums(parts, self._weights), strict=True):
                 self._add(name, added)
-        self._small.clear()
-        for rows in self._tables.values():
-            names, tables = zip(*rows, strict=True)
-            for name, added in zip(names, sums_of_tables(tables, self._weights), strict=True):
-                self._add(name, added)
-        self._tables.clear()
+        self._together.clear()
         return {
             name: self._sums.pop(name) if name in self._sums else torch.zeros_like(p.detach())
             for name, p in self.parameters.items()
@@ -287,9 +282,9 @@ class SumTape(Tape):
 
     def _sum(self, name: str, contribution: Contribution) -> None:
         if isinstance(contribution, Dense) and is_small(contribution):
-            self._small.setdefault(contribution.values.dtype, []).append((name, contribution))
+            self._together.setdefault(contribution.values.dtype, []).append((name, contribution))
         elif isinstance(contribution, TableRows) and contribution.is_joined:
-            self._tables.setdefault(contribution.kind, []).append((name, contribution))
+            self._together.setdefault(contribution.kind, []).append((name, contribution))
         else:
             self._add(name, contribution.weighted_sum(self._weights))
 

@@ -13,16 +13,6 @@ _BAND = tl.constexpr(8)
 _PIECE = tl.constexpr(1024)
 
 
-def pieces(size: int) -> int:
-    """Programs of `short_parts` per record."""
-    return int(triton.cdiv(size, _PIECE.value))
-
-
-def columns(size: int) -> int:
-    """Programs of `norm_gradients` per record."""
-    return int(triton.cdiv(size, _COLUMNS.value))
-
-
 @triton.jit
 def gram_sums(left, right, sums, positions, reach_scale, left_scale, right_scale):
     """Program (b, p) adds up rows p, p + 16, … of the matrices b."""
