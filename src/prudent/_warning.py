@@ -31,3 +31,12 @@ def warn(message: str, category: type[Warning] = RuntimeWarning) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level + 1)
+
+
+def warn_of_delta(delta: float | None, records: float) -> None:
+    """Warn of a δ that is at least one over the public number of records."""
+    if delta is not None and delta >= 1 / max(1, records):
+        warn(
+            f"delta={delta:g} is not below 1/{records:g}, one over the number of records: it would "
+            "allow for a record that is published as it is. Choose a far smaller one."
+        )

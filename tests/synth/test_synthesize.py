@@ -77,6 +77,13 @@ class TestOrder:
         [
             {"columns": ["nobody"]},
             {"columns": []},
+            {"columns": "age"},
+            {"columns": 3},
+            {"columns": ["age", "age"]},
+            {"epsilon": "1"},
+            {"epsilon": True},
+            {"delta": "1e-6"},
+            {"delta": np.array([1e-6])},
             {"constraints": ["age >="]},
             {"constraints": ["height > 0"]},
             {"rows": 100},
@@ -93,6 +100,51 @@ class TestOrder:
         with pytest.raises(ArgumentError):
             prudent.synthesize(SALARIES, ledger=keeper, **(PRICE | {"epsilon": 0.1} | wrong))
         assert not keeper.charged
+
+    @pytest.mark.parametrize(
+        ("name", "value", "flag", "said"),
+        [
+            ("columns", ["nobody"], "--columns=nobody", "unknown column 'nobody'"),
+            ("columns", ["a", "a"], "--columns=a,a", "each named once, got one of them twice"),
+            ("columns", [], "--columns=", "one or more (left out: all), got []"),
+            ("epsilon", 60.0, "--epsilon=60", "in [0.01, 50], got 60.0"),
+            ("epsilon", 0.001, "--epsilon=0.001", "in [0.01, 50], got 0.001"),
+            ("delta", 0.5, "--delta=0.5", "in (1e-18, 0.5), got 0.5"),
+            ("constraints", ["height > 0"], "--constraint=height > 0", "unknown column 'height'"),
+        ],
+    )
+    def test_the_command_says_the_same(
+        self,
+        name: str,
+        value: Any,
+        flag: str,
+        said: str,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        from prudent.cli import main
+
+        file, keeper = tmp_path / "t.csv", Keeper()
+        file.write_text("a,b\n1,2\n")
+        with pytest.raises(ArgumentError) as caught:
+            prudent.synthesize(file, ledger=keeper, **(PRICE | {name: value}))
+        assert said in str(caught.value)
+        assert not keeper.charged
+        out = f"--out={tmp_path / 'made.csv'}"
+        assert main(["synth", str(file), "--epsilon=1", "--delta=1e-6", out, flag]) == 2
+        assert said in capsys.readouterr().err
+
+    @pytest.mark.filterwarnings("ignore:fetch_arrow_table")
+    def test_the_least_epsilon_is_allowed_and_a_large_delta_warned_of(self) -> None:
+        refuses, file = Keeper(refuses=True), {"a": [0.5]}
+        with pytest.raises(PermissionError):
+            prudent.synthesize(pa.table(file), epsilon=0.01, delta=1e-6, ledger=refuses)
+        given = {"epsilon": 50.0, "delta": 1e-3, "rows": 1000, "ledger": refuses}
+        with (
+            pytest.warns(RuntimeWarning, match="one over the number"),
+            pytest.raises(PermissionError),
+        ):
+            prudent.synthesize(pa.table(file), **given)
 
     def test_a_failure_quotes_no_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def failing(self: Source) -> Any:

@@ -18,7 +18,7 @@ import ibis.expr.types as ir
 import numpy as np
 
 from prudent import _validate
-from prudent._validate import ArgumentError
+from prudent._validate import ArgumentError, UnknownColumnError
 from prudent.release.columns.dialects import (
     arrow_batches,
     as_double,
@@ -181,7 +181,9 @@ class Source:
         if unit is not None:
             _validate.column(names, unit=unit)
         others = [name for name in names if name != unit]
-        wanted = others if columns is None else list(columns)
+        wanted = others if columns is None else _validate.values(columns=columns)
+        if not wanted:
+            raise ArgumentError("columns", "one or more (left out: all)", got=columns)
         for name in wanted:
             _validate.column(others, columns=name)
         if len(set(wanted)) < len(wanted):
@@ -217,10 +219,16 @@ class Source:
             return None
 
     def check(self, rule: str) -> None:
-        """Check a condition on these columns; only its grammar where a type is not declared."""
+        """Check a condition on these columns; no types of it where one is not declared."""
         condition = parse_condition(rule)
-        if all(each.dtype is not None for each in self.fields):
-            of_one_row(condition, self._table.select(*(each.name for each in self.fields)))
+        names = [each.name for each in self.fields]
+        try:
+            of_one_row(condition, self._table.select(*names))
+        except UnknownColumnError as error:
+            raise UnknownColumnError("constraints", error.value, names) from None
+        except ArgumentError:
+            if all(each.dtype is not None for each in self.fields):
+                raise
 
     def _terms(self, field: Field) -> dict[str, ir.Value]:
         """What is made of each record first: bytes of texts, and else bounded doubles."""

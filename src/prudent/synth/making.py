@@ -19,11 +19,13 @@ import numpy as np
 from prudent import _files, _validate
 from prudent._rounding import nearest, rounded_up
 from prudent._validate import ArgumentError
+from prudent._warning import warn_of_delta
 from prudent.accounting import ApproximateDpEvent
 from prudent.accounting.relations import ADD_REMOVE
 from prudent.budget import LedgerLike
 from prudent.estimators.engine import (
     LARGEST_EPSILON,
+    SMALLEST_EPSILON,
     BudgetPart,
     Prices,
     calibrate,
@@ -267,18 +269,21 @@ def synthesize(
         ArgumentError: if an argument is not allowed; nothing has been charged then.
         SourceError: if the records cannot be read; the message quotes none.
     """
+    epsilon = _validate.between(SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=epsilon)
+    named = ApproximateDpEvent(_NO_EPSILON, KEY_SHARE * _validate.small_delta(1e-18, delta=delta))
     per_unit = 1 if unit is None else _validate.count(1, 10**6, most_rows=most_rows)
     opened = Source(data, columns, unit, per_unit, connect=connect, table=table, where=where)
     names = [each.name for each in opened.fields]
     rules = tuple(_validate.values(constraints=constraints)) if constraints else ()
     for rule in rules:
         opened.check(_validate.instance(str, "conditions such as 'age >= 0'", constraints=rule))
-    named = ApproximateDpEvent(_NO_EPSILON, KEY_SHARE * _validate.small_delta(1e-18, delta=delta))
     parts = parts_of(opened.fields)
-    prices = calibrate(epsilon * (1 - _ROOM), delta, parts, also=(named,), records=per_unit)
-    prices = attrs.evolve(prices, epsilon=float(epsilon))
+    less = max(SMALLEST_EPSILON, epsilon * (1 - _ROOM))
+    prices = calibrate(less, delta, parts, also=(named,), records=per_unit)
+    prices = attrs.evolve(prices, epsilon=epsilon)
     if rows is not None:
         _check_enough(prices, len(names), _validate.count(1, rows=rows))
+        warn_of_delta(delta, rows)
     target = None if out is None else _validate.path(out=out)
     if target is not None:
         _validate.one_of((".parquet", ".csv"), out=target.suffix)

@@ -551,12 +551,3 @@ class Plan:
 
     def _with_noise(self, noise_multiplier: float) -> "Plan":
         return attrs.evolve(self, aggregation=self.aggregation.with_noise(noise_multiplier))
-
-
-def warn_of_delta(delta: float | None, records: float) -> None:
-    """Warn of a δ that is at least one over the public number of records."""
-    if delta is not None and delta >= 1 / max(1, records):
-        warn(
-            f"delta={delta:g} is not below 1/{records:g}, one over the number of records: it would "
-            "allow for a record that is published as it is. Choose a far smaller one."
-        )

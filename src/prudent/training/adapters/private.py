@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, default_collate
 from prudent import _validate
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
+from prudent._warning import warn_of_delta
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ZERO_OUT
@@ -36,7 +37,7 @@ from prudent.training.gradients.engine import (
 from prudent.training.gradients.output_guard import plain
 from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key, NoCopyMixin, given_or_random
-from prudent.training.plan import HeldOut, LossRelease, Plan, warn_of_delta
+from prudent.training.plan import HeldOut, LossRelease, Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.reading import HeldOutRecords
 from prudent.training.sampling import Drawn, PoissonLoader, PoissonSampler, check_replaceable

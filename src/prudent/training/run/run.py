@@ -18,6 +18,7 @@ from prudent._files import held
 from prudent._fingerprint import fingerprint
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
+from prudent._warning import warn_of_delta
 from prudent.accounting.serialisation import to_json
 from prudent.budget import LedgerLike
 from prudent.records.containers import declared_form
@@ -38,7 +39,7 @@ from prudent.training.parallel import (
     unwrapped,
     whole_state,
 )
-from prudent.training.plan import Plan, warn_of_delta
+from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import (
     Paid,
