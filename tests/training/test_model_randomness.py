@@ -15,7 +15,7 @@ from prudent import Execution, Plan, Step, Sum, fit, make_private
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import BookKeeping, Materialised, record_streams
 from prudent.training.gradients.record_streams import _NAMES, RANDOM, rows_of
-from prudent.training.keystream import Key, ModelRandomness, StepRandomness
+from prudent.training.keystream import Key, ModelRandomness, Purpose, StepRandomness
 
 RECORDS = 24
 CLIP = 0.1  # every gradient is longer
@@ -261,7 +261,11 @@ def test_make_private(physical):
 
 def test_records_steps_and_keys_draw_differently():
     def drawn(key: Key, step: int, ids: list[int], rank: int = 0) -> list[int]:
-        streams = ModelRandomness.of(key, CPU, rank).at(step).records(torch.tensor(ids))
+        streams = (
+            ModelRandomness(key.stream(Purpose.MODEL), CPU, rank)
+            .at(step)
+            .records(torch.tensor(ids))
+        )
         return streams.seeds(np.arange(len(ids))).tolist()
 
     one, two = Key.from_seed(0), Key.from_seed(1)
@@ -271,7 +275,7 @@ def test_records_steps_and_keys_draw_differently():
 
 
 def test_masks_have_their_probability_and_differ():
-    step = ModelRandomness.of(Key.from_seed(0), CPU).at(1)
+    step = ModelRandomness(Key.from_seed(0).stream(Purpose.MODEL), CPU).at(1)
     for probability in (0.0, 0.1, 0.5, 0.9, 1.0):
         with step.records(torch.arange(50)).active():
             seeds = step.records(torch.arange(50)).seeds(np.arange(50))
@@ -292,7 +296,7 @@ def test_default_generators_are_seeded_with_secret_bits_and_restored():
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    runs = [ModelRandomness.of(Key.from_seed(0), CPU, rank) for rank in (0, 1)]
+    runs = [ModelRandomness(Key.from_seed(0).stream(Purpose.MODEL), CPU, rank) for rank in (0, 1)]
     places = (0, 1), (0, 1), (0, 2), (1, 1)
     first, again, later, other = (draw(runs[rank].at(step)) for rank, step in places)
     assert torch.equal(torch.rand(3), expected)
@@ -308,7 +312,12 @@ def test_default_generators_are_seeded_with_secret_bits_and_restored():
 
 def test_choices_for_all_records_are_those_of_the_step_and_leave_no_trace():
     def choose(step: int) -> tuple[float, float]:
-        with ModelRandomness.of(Key.from_seed(0), CPU).at(step).records(None).active():
+        with (
+            ModelRandomness(Key.from_seed(0).stream(Purpose.MODEL), CPU)
+            .at(step)
+            .records(None)
+            .active()
+        ):
             rows_of(torch.ones(3))
             return random.random(), np.random.rand()  # noqa: NPY002
 

@@ -311,11 +311,6 @@ class ModelRandomness:
     device: torch.device  # the device of the model
     rank: int = 0  # the process
 
-    @classmethod
-    def of(cls, key: Key, device: torch.device, rank: int = 0) -> "ModelRandomness":
-        """The random numbers of a run with this key."""
-        return cls(key.stream(Purpose.MODEL), device, rank)
-
     def at(self, step: int) -> "StepRandomness":
         """What is drawn in one step."""
         shared = self.stream.words(3, step=step, rank=_SHARED).numpy().astype(np.uint64)
@@ -341,7 +336,12 @@ class StepRandomness:
         While a graph is captured, that of the device is left alone: its replays are seeded.
         """
         host = torch.default_generator
-        device = None if is_capturing() else _device_generator(self.device)
+        device = None
+        if self.device.type == "cuda" and not is_capturing():
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+            index = self.device.index
+            index = torch.cuda.current_device() if index is None else index
+            device = torch.cuda.default_generators[index]
         before = host.get_state(), None if device is None else device.get_state()
         CHOICES.set(self.choices)
         try:
@@ -377,12 +377,3 @@ class StepRandomness:
             return mixed(mixed(named + self.secret[0]) ^ self.secret[1])
 
         return RecordStreams(seeds, self.choices)
-
-
-def _device_generator(device: torch.device) -> torch.Generator | None:
-    """The default generator of a CUDA device; None on the CPU."""
-    if device.type != "cuda":
-        return None
-    torch.cuda.init()  # type: ignore[no-untyped-call]
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return torch.cuda.default_generators[index]

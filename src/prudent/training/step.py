@@ -207,7 +207,7 @@ class Step:
         self.noise = noise_on(device, key)
         self._loss_noise = noise_on(device, key, Purpose.WATCH)
         self.generator = key.generator(device, Purpose.CORRUPTION, rank=self.processes.rank)
-        self.randomness = ModelRandomness.of(key, device, self.processes.rank)
+        self.randomness = ModelRandomness(key.stream(Purpose.MODEL), device, self.processes.rank)
 
     def __call__(self, chunks: Sequence[Chunk]) -> StepOutcome:
         """Release one batch, given as one or more chunks."""
@@ -227,7 +227,15 @@ class Step:
         with without_gathering(self.model) if sharded else nullcontext(), self._drawn.seeded():
             most = self.processes.largest(record_ids(chunks))
             values = self._whole(parameters | dict(self.model.named_buffers()))
-            released = self._run_on(values, self.trim, tuple(chunks), words, most)
+            given = values, self.trim, tuple(chunks), words, most
+            reads = any(callable(leaf) for leaf in pytree.tree_leaves(chunks))
+            if self._run is None or reads or is_capturing():
+                released = self._release(*given)
+            else:
+                released = self._run(*given)
+                # The next replay overwrites what this one returned; the sum is used up before it.
+                kept = StepOutcome(*(value.clone() for value in released.outcome))
+                released = released._replace(outcome=kept)
             outcome = self._of_all(released.outcome)
             self._write_noisy_mean(released, parameters)
         self.trim.copy_(released.trim)
@@ -251,18 +259,6 @@ class Step:
             for program in self.programs if self._made_for not in (None, made_for) else ():
                 program.clear()
             self._made_for = made_for
-
-    def _run_on(
-        self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, most: int
-    ) -> "_Released":
-        given = values, trim, chunks, words, most
-        reads = any(callable(leaf) for leaf in pytree.tree_leaves(chunks))
-        if self._run is None or reads or is_capturing():
-            return self._release(*given)
-        released: _Released = self._run(*given)
-        # The next replay overwrites what this one returned; the sum is used up before it.
-        kept = StepOutcome(*(value.clone() for value in released.outcome))
-        return released._replace(outcome=kept)
 
     def values(self) -> Values:
         """All parameters and buffers by name, gathered if they are sharded."""

@@ -246,7 +246,17 @@ class RejectedRecords:
     def __init__(self, run: Run, batch: Any, model: nn.Module) -> None:
         first = next(leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
         with torch.random.fork_rng([first.device] if first.is_cuda else []):
-            self._record = _accepted(run, batch, model)
+            first_error: Exception | None = None
+            for varied in (True, False):
+                self._record = made_up(batch, 1, varied=varied)
+                try:
+                    run(self._record)
+                    break
+                except Exception as error:
+                    first_error = first_error or error
+            else:
+                assert first_error is not None
+                raise named(first_error, model)
             rows = _refused_rows(run, batch, range(len(first)))
         self.refused = torch.zeros(len(first), dtype=torch.bool, device=first.device)
         self.refused[rows] = True
@@ -260,21 +270,6 @@ class RejectedRecords:
             return torch.where(self.refused.view(-1, *[1] * (leaf.ndim - 1)), other, leaf)
 
         return pytree.tree_map(one, batch, self._record)
-
-
-def _accepted(run: Run, batch: Any, model: nn.Module) -> Any:
-    """A made-up record that `run` accepts; if there is none, raises the first error."""
-    first: Exception | None = None
-    for varied in (True, False):
-        record = made_up(batch, 1, varied=varied)
-        try:
-            run(record)
-        except Exception as error:
-            first = first or error
-        else:
-            return record
-    assert first is not None
-    raise named(first, model)
 
 
 def _refused_rows(run: Run, batch: Any, rows: range) -> list[int]:

@@ -152,18 +152,11 @@ def _launch(name: str, grid: tuple[int, ...], first: Tensor, *others: Any, **opt
         start(*arguments)
         return
     compiled = getattr(_kernels(), name)[grid](*arguments, **options)
-    if _starts_compiled():
+    # From Triton 3.3 on a compiled kernel takes the arguments of its source.
+    if tuple(map(int, _kernels().triton.__version__.split(".")[:2])) >= (3, 3):
         if len(_STARTED) >= _MOST_STARTED:
             _STARTED.clear()
         _STARTED[key] = compiled[(*grid, 1, 1)[:3]]
-
-
-@cache
-def _starts_compiled() -> bool:
-    """Whether a compiled kernel takes the arguments of its source: from Triton 3.3 on."""
-    import triton
-
-    return tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 3)
 
 
 @cache
