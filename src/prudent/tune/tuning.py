@@ -21,12 +21,7 @@ from prudent.accounting.losses.repeated_selection import TrialCount
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.accounting.serialisation import to_json
 from prudent.budget import charge_calibrated, check_ledger
-from prudent.receipts.making import (
-    ReceiptFile,
-    ReceiptTarget,
-    receipt_of,
-    request_digest,
-)
+from prudent.receipts.making import ReceiptFile, ReceiptTarget, receipt_of, request_digest
 from prudent.tune.candidate import (
     Candidate,
     SearchFolder,
@@ -242,13 +237,7 @@ def _opened(
 
 
 def _charge(
-    ledger: Any,
-    event: dp.DpEvent,
-    name: str,
-    delta: float,
-    request: str | None,
-    *,
-    resumed: bool,
+    ledger: Any, event: dp.DpEvent, name: str, delta: float, request: str | None, *, resumed: bool
 ) -> None:
     """Charge the whole search once; a resumed one is recognised by its random name.
 

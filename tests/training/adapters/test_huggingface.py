@@ -253,8 +253,8 @@ def test_batches_are_poisson_samples_each_used_once(
     for number, batch in enumerate(loader):
         expected = sampler.batch(number)
         for part, ids, valid in zip(batch.parts, expected.ids, expected.valid, strict=True):
-            assert int(part.valid.sum()) == int(valid.sum())
-            assert torch.equal(part.inputs["input_ids"][part.valid], data.ids[ids[valid]])
+            assert int(part.readable.sum()) == int(valid.sum())
+            assert torch.equal(part.batch[0]["input_ids"][part.readable], data.ids[ids[valid]])
     own.add_callback(StopsAt(5))
     own.train()
     with pytest.raises(RuntimeError, match="batch of update 5"):
@@ -555,14 +555,14 @@ def test_a_record_does_not_change_the_rows_of_others() -> None:
     data: list[Any] = [{"input_ids": row} for row in rows]
     part = drawn(data, example, collate)
     expected = [[1, 2, 0, 0], [3, 0, 0, 0], [5, 0, 0, 0], [4, 4, 4, 4]]
-    assert part.inputs["input_ids"].tolist() == expected
-    assert part.valid.tolist() == [True] * 4
+    assert part.batch[0]["input_ids"].tolist() == expected
+    assert part.readable.tolist() == [True] * 4
     for odd in (None, {}, {"input_ids": ["x"]}, {"input_ids": [0.5]}):
         other = drawn([*data[:3], odd], example, collate)
-        assert torch.equal(other.inputs["input_ids"][:3], part.inputs["input_ids"][:3])
-        assert other.valid.tolist() == [True, True, True, False]
+        assert torch.equal(other.batch[0]["input_ids"][:3], part.batch[0]["input_ids"][:3])
+        assert other.readable.tolist() == [True, True, True, False]
     short = drawn(data, example, Tokens())  # shorter than the form, but for the last
-    assert short.valid.tolist() == [False] * 3 + [True]
+    assert short.readable.tolist() == [False] * 3 + [True]
 
 
 def test_padding_is_left_out_unless_every_part_must_have_one_shape() -> None:
@@ -573,8 +573,8 @@ def test_padding_is_left_out_unless_every_part_must_have_one_shape() -> None:
             Units.of(data), Tokens(), {"input_ids": torch.zeros(1, 1).long()}, whole=whole
         )
         (part,) = records.__getitems__(draw).parts
-        assert part.inputs["input_ids"].shape == (rows, 1)
-        assert part.valid.tolist() == [True] * 3 + [False] * (rows - 3)
+        assert part.batch[0]["input_ids"].shape == (rows, 1)
+        assert part.readable.tolist() == [True] * 3 + [False] * (rows - 3)
         assert part.ids.tolist() == list(range(rows))
 
 

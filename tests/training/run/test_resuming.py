@@ -177,9 +177,7 @@ def test_a_digest_that_a_kill_cut_off_hides_no_later_one(tmp_path, left):
     key, sums = Key.from_seed(1), [torch.ones(2)]
 
     def resumed():
-        digests = ReleaseDigests(tmp_path, Processes())
-        digests.resume()
-        return digests
+        return ReleaseDigests(tmp_path, Processes())
 
     (tmp_path / "releases.txt").write_text(left)
     assert resumed().admits(key, "12", sums) == (left == "1")  # else it cannot be told
@@ -227,10 +225,11 @@ def test_nothing_is_lost_at_a_checkpoint(tmp_path):
 
 def test_without_the_record_of_what_was_paid_no_step_is_repeated(tmp_path):
     """It alone tells how many steps were taken since the checkpoint."""
-    killed(tmp_path)
-    (tmp_path / "paid.json").unlink()
-    with pytest.raises(ValueError, match=r"whose paid\.json is missing"):
-        train(tmp_path, resume=True)
+    for at in (1, 2):  # after the checkpoint of step 0, and after that of step 4
+        killed(tmp_path / str(at), at=at)
+        (tmp_path / str(at) / "paid.json").unlink()
+        with pytest.raises(ValueError, match=r"whose paid\.json is missing"):
+            train(tmp_path / str(at), resume=True)
 
 
 def test_a_run_that_is_killed_twice_pays_for_both(tmp_path):

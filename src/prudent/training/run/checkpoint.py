@@ -56,8 +56,9 @@ from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.training.gradients.factors.products import precisions
 from prudent.training.keystream import Key
-from prudent.training.parallel import Processes
+from prudent.training.parallel import Processes, local
 from prudent.training.plan import Plan
+from prudent.training.step import Step, StepOutcome
 
 CHECKPOINT_FORMAT = 1
 PAID_FORMAT = 1
@@ -303,29 +304,37 @@ class ReleaseDigests:
     """Keyed digests of the releases since the last checkpoint, in a file beside it.
 
     Without the key they reveal nothing. Writes survive a kill of the process, not of the machine.
-    Every process adds the digest of its part of a release; the first reads and writes.
+    Every process adds the digest of its part of a release; the first reads and writes. Without a
+    folder everything is admitted.
     """
 
-    def __init__(self, folder: Path, processes: Processes, run: str = "") -> None:
-        self._path, self._processes = _of(run, folder, "releases.txt"), processes
-        self._known: dict[str, str] = {}
-
-    def resume(self) -> None:
-        """Read what was released before; a line that a kill cut off is equal to no release."""
-        if self._path.exists():
+    def __init__(self, folder: Path | None, processes: Processes, run: str = "") -> None:
+        self._path = None if folder is None else _of(run, folder, "releases.txt")
+        self._processes, self.known = processes, dict[str, str]()
+        if self._path is not None and self._path.exists():
             lines = self._path.read_text(errors="replace").splitlines()
-            self._known = {n: value for n, _, value in (line.partition(" ") for line in lines)}
+            # A line that a kill cut off is equal to no release.
+            self.known = {n: value for n, _, value in (line.partition(" ") for line in lines)}
 
     def clear(self) -> None:
         """Forget all of them: there is a new checkpoint, or a new key."""
-        self._known = {}
-        self._processes.first(lambda: self._path.unlink(missing_ok=True))
+        self.known, path = {}, self._path
+        if path is not None:
+            self._processes.first(lambda: path.unlink(missing_ok=True))
+
+    def admits_step(self, key: Key, step: Step, outcome: StepOutcome) -> bool:
+        """Whether a step may be released, as `admits`."""
+        gradients = (local(p.grad) for p in step.model.parameters() if p.grad is not None)
+        return self.admits(key, str(step.taken), (outcome.passed, outcome.watched, *gradients))
 
     def admits(self, key: Key, name: str, released: Iterable[torch.Tensor]) -> bool:
         """Whether what is to be released under a name is what was, if anything was; notes it.
 
         All processes call this, and get the same answer.
         """
+        path = self._path
+        if path is None:
+            return True
         digest = hashlib.blake2b(key=key.secret, digest_size=32, person=b"prudent release")
         for tensor in released:
             plain = tensor.detach().cpu().contiguous().flatten()
@@ -333,11 +342,11 @@ class ReleaseDigests:
         parts = " ".join(self._processes.gathered(digest.hexdigest()))
 
         def check() -> bool:
-            if name not in self._known:
-                with resumable(), self._path.open("a") as file:
+            if name not in self.known:
+                with resumable(), path.open("a") as file:
                     file.write(f"\n{name} {parts}")  # a line that was cut off ends here
                 return True
-            return self._known[name] == parts
+            return self.known[name] == parts
 
         return self._processes.first(check)
 

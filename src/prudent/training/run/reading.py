@@ -29,6 +29,7 @@ from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import noise_on
 from prudent.training.parallel import Processes, has_shards, reshard, without_gathering
 from prudent.training.plan import HeldOut, HeldOutMetric, Plan
+from prudent.training.run.checkpoint import ReleaseDigests
 from prudent.training.run.execution import Execution
 from prudent.training.sampling import Draw, PoissonSampler, unchanged
 from prudent.training.step import SUM_ROUNDING, Step
@@ -60,6 +61,7 @@ class ReadDraws:
     """The physical batches of draws, in the form of a data set."""
 
     reader: RecordReader | PeopleReader  # reads the records
+    split: Callable[[Any], tuple[Any, Any]] = inputs_and_targets  # a batch of the reader
 
     def __getitem__(self, draw: Draw) -> list[ReadBatch]:
         """The batches of a draw."""
@@ -70,7 +72,7 @@ class ReadDraws:
         """A batch of records; padding, which is not valid, is not read."""
         rows: Any = self.reader.rows(ids.tolist(), valid.tolist(), seeds)
         readable = torch.tensor([row is not None for row in rows])
-        inputs, targets = inputs_and_targets(self.reader.batch(rows))
+        inputs, targets = self.split(self.reader.batch(rows))
         shares = self.reader.shares(rows)
         return ReadBatch((inputs, targets if shares is None else (targets, shares)), readable, ids)
 
@@ -290,10 +292,13 @@ class HeldOutRecords:
         with self._scores(step) as scores:
             scores(made_up(self._placed([None], step), 1, varied=True))
 
-    def release(self, step: Step, key: Key) -> dict[str, float]:
+    def release(
+        self, step: Step, key: Key, digests: ReleaseDigests | None = None
+    ) -> dict[str, float]:
         """The noisy value for the model as it is, and the standard deviation of its noise, by name.
 
-        Call it at most once after a step: the noise is that of the step's number.
+        Call it at most once after a step: the noise is that of the step's number. Nothing if the
+        digests have another value: it stays paid for, and the same noise must not be used again.
         """
         settings, processes = self.settings, step.processes
         half = settings.largest / 2
@@ -306,6 +311,9 @@ class HeldOutRecords:
             noise = noise_on(device, key, Purpose.HELD_OUT)
             noise.add_(total, torch.full_like(total, deviation)[0], step.state)
         value = float(processes.sent(total)[0]) / self.size + half
+        shown = [torch.tensor([value], dtype=torch.float64)]
+        if digests is not None and not digests.admits(key, f"held-out-{step.taken}", shown):
+            return {}
         return {settings.name: value, f"{settings.name}_noise": settings.deviation(self.size)}
 
     def _sum(self, step: Step) -> float:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from itertools import chain
 from typing import Any, Self, cast
 
 import attrs
@@ -102,10 +101,9 @@ class Run:
     paid: PaidSteps  # the record of the steps that are paid for, in the folder
     last: StepOutcome | None = None  # the outcome of the last step
     resumed: Paid | None = None  # what the run had paid for when it was resumed
-    digests: ReleaseDigests | None = None  # of what was released since the last checkpoint
-    # Batches that are being read ahead, and the step of the next one.
+    digests: ReleaseDigests  # of what was released since the last checkpoint
+    # Batches that are being read ahead.
     _coming: Generator[list[Chunk], None, None] | None = attrs.field(default=None, init=False)
-    _next: int = attrs.field(default=0, init=False)
     _captured: Captured | None = attrs.field(default=None, init=False)
     _begun: int = attrs.field(default=0, init=False)  # steps before the one that is replayed
 
@@ -227,6 +225,7 @@ class Run:
             identity=identity,
             counters=Counters.start(device),
             paid=PaidSteps(plan, processes),
+            digests=ReleaseDigests(None, processes),
         )
 
     def __attrs_post_init__(self) -> None:
@@ -416,11 +415,8 @@ class Run:
 
     def _release(self, chunks: Sequence[Chunk]) -> StepOutcome:
         outcome = self.step(chunks)
-        if self.digests is not None:
-            gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
-            released = chain((outcome.passed, outcome.watched), map(local, gradients))
-            if not self.digests.admits(self.continuity.key, str(self.step.taken), released):
-                raise OtherReleaseError
+        if not self.digests.admits_step(self.continuity.key, self.step, outcome):
+            raise OtherReleaseError
         self.counters.add(outcome)
         return outcome
 
@@ -428,11 +424,9 @@ class Run:
         """The next batch; items that were read ahead are used."""
         if self.records.reader is None:
             return self.sampler.batch(self.taken)
-        if self._coming is None or self._next != self.taken:
-            self.close()
+        if self._coming is None:
             ahead, again = range(self.taken, self.plan.steps), self.step.engine.recompute
             self._coming = self.records.batches(self.sampler, ahead, recompute=again)
-        self._next = self.taken + 1
         return next(self._coming)
 
     def _chunks(self, ids: Tensor, valid: Tensor) -> list[Chunk]:
@@ -474,15 +468,10 @@ class Run:
 
     def _release_held_out(self) -> dict[str, float]:
         """What the plan releases of the held-out records after the last step, with its noise."""
-        taken, key = self.step.taken, self.continuity.key
-        if self.held_out is None or not self.held_out.settings.is_due(taken, self.plan.steps):
+        if self.held_out is None or not self.held_out.settings.is_due(self.taken, self.plan.steps):
             return {}
         with self.shown():
-            shown = self.held_out.release(self.step, key)
-        value = torch.tensor(list(shown.values()))
-        if self.digests is None or self.digests.admits(key, f"held-out-{taken}", [value]):
-            return shown
-        return {}  # it was released before, and stays paid for; the same noise must not be again
+            return self.held_out.release(self.step, self.continuity.key, self.digests)
 
     @property
     def pass_rate(self) -> float | None:
@@ -518,8 +507,7 @@ class Run:
         if self.reporting.out is not None:
             state = self.state()  # all processes take part; only one writes
             self.processes.first(partial(save_checkpoint, self.reporting.out, state))
-            if self.digests is not None:
-                self.digests.clear()
+            self.digests.clear()
 
     def state(self) -> dict[str, Any]:
         """Everything needed to resume, as plain values; complete only in the first process."""
@@ -566,7 +554,7 @@ class Run:
                 hint="Without it, charged steps would be repeated with new noise. Restore the "
                 "checkpoint, or choose another folder.",
             )
-        if (taken and known is None) or (
+        if (known is None and (taken or self.digests.known)) or (
             known is not None
             and (known.event != plan.event_after(paid) or not taken <= paid <= plan.steps)
         ):
@@ -578,8 +566,6 @@ class Run:
                 hint="Restore the file from a copy, or start again in another folder.",
             )
         if state is not None:
-            if self.digests is not None:
-                self.digests.resume()
             self.resumed = known
             self.restore(state)
 
@@ -641,6 +627,7 @@ class Run:
             self._save()  # with the new key, before its first step
 
     def _use_key(self) -> None:
+        self.close()  # what was read ahead was drawn with another key
         self.step.use(self.continuity.key)
         self.sampler = self.sampler.with_key(self.continuity.key)
 

@@ -49,7 +49,13 @@ from prudent.training.run.checkpoint import (
     machine,
     save_checkpoint,
 )
-from prudent.training.run.reading import HeldOutRecords, check_held_out, chunk_on
+from prudent.training.run.reading import (
+    HeldOutRecords,
+    ReadBatch,
+    ReadDraws,
+    check_held_out,
+    chunk_on,
+)
 from prudent.training.sampling import Draw, Draws, PoissonSampler, unchanged
 from prudent.training.step import Step
 
@@ -62,21 +68,11 @@ Row = dict[str, Tensor]
 
 
 @attrs.frozen(eq=False)
-class PhysicalBatch:
-    """One physical batch on the host: inputs by name, validity and ids; with people, shares."""
-
-    inputs: Row
-    valid: Tensor
-    ids: Tensor
-    shares: Tensor | None = None
-
-
-@attrs.frozen(eq=False)
 class LogicalBatch:
     """The records of one step. Secret."""
 
     number: int
-    parts: list[PhysicalBatch]
+    parts: list[ReadBatch]
 
 
 class LogicalRecords(Dataset[Any]):
@@ -94,25 +90,24 @@ class LogicalRecords(Dataset[Any]):
     ) -> None:
         self._count, self._whole = len(units), whole
         like = {name: value[0] for name, value in examples.items()}
-        self._reader = units.reader(collate, like=like, cut=True)
+        self._draws = ReadDraws(units.reader(collate, like=like, cut=True), split=_undivided)
 
     def __len__(self) -> int:
         return self._count
 
     def __getitems__(self, draw: Draw) -> LogicalBatch:
         """All parts of a draw; torch's loader calls this with what the batch sampler yields."""
-        found: Any = self._reader.rows(
-            draw.ids.flatten().tolist(), draw.valid.flatten().tolist(), draw.seeds
-        )
-        size, parts = draw.ids.shape[1], []
-        for place, (ids, valid) in enumerate(zip(draw.ids, draw.valid, strict=True)):
+        parts = []
+        for ids, valid in zip(draw.ids, draw.valid, strict=True):
             # Padding comes last.
-            kept = size if self._whole else max(1, -(-int(valid.sum()) // _ROWS)) * _ROWS
-            rows = found[place * size : (place + 1) * size][:kept]
-            known = torch.tensor([row is not None for row in rows])
-            inputs, shares = dict(self._reader.batch(rows)), self._reader.shares(rows)
-            parts.append(PhysicalBatch(inputs, known, ids[:kept], shares))
+            kept = len(ids) if self._whole else max(1, -(-int(valid.sum()) // _ROWS)) * _ROWS
+            parts.append(self._draws.read(ids[:kept], valid[:kept], draw.seeds))
         return LogicalBatch(draw.number, parts)
+
+
+def _undivided(row: Mapping[str, Tensor]) -> tuple[Row, Any]:
+    """All tensors of records as inputs; the trainer takes the targets out (`_split`)."""
+    return dict(row), ()
 
 
 def public_records(example: Any, evaluated: Any, column: str | None) -> list[Any]:
@@ -312,7 +307,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._paid = PaidSteps(self.plan, Processes(), self._charge.name)
         self._identity: RunFingerprint | None = None
         self._saved: dict[str, Any] | None = None
-        self._digests: ReleaseDigests | None = None
+        self._digests = ReleaseDigests(None, Processes())
         self._step: Step | None = None
         self._passes = torch.zeros(())
         self._losses: list[float] = []  # released since the last entry of the log
@@ -417,13 +412,13 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             if resumes or self.args.save_strategy != "no":  # two would take steps at one price
                 runs.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(held(runs))
-                if self.args.device.type == "cpu":  # where sums are the same twice
-                    self._digests = ReleaseDigests(runs, self._paid.processes, self._charge.name)
             stack.enter_context(self._charge.interruptions(again))
             self._held_out = self._held_out_records()
             self._identity = self._own_identity()
             if self._saved is not None:
                 self._go_on(self._saved, runs)
+            if self.args.device.type == "cpu" and runs.exists():  # where sums are the same twice
+                self._digests = ReleaseDigests(runs, Processes(), self._charge.name)
             output = super().train(resume_from_checkpoint, *rest, **options)
         if not self._charge.binds_answers:  # else the first model that is saved now is noted
             self._charge.note_release()
@@ -446,27 +441,24 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         setting = "per_device_train_batch_size"
         given = setting, getattr(self.args, setting), _LESS_AT_ONCE
         outcome = within_memory(lambda: step([*map(self._chunk, inputs.parts)]), *given)
-        if self._digests is not None:
-            gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
-            released = outcome.passed, outcome.watched, *gradients
-            if not self._digests.admits(self._continuity.key, str(step.taken), released):
-                self.model.zero_grad()
-                self._paid.begin_anew(self._continuity.renewals)
-                raise RuntimeError(
-                    "A repeated step would have released something else than before with the same "
-                    "noise. Nothing was released. Resume again: the run goes on with a new key."
-                )
+        if not self._digests.admits_step(self._continuity.key, step, outcome):
+            self.model.zero_grad()
+            self._paid.begin_anew(self._continuity.renewals)
+            raise RuntimeError(
+                "A repeated step would have released something else than before with the same "
+                "noise. Nothing was released. Resume again: the run goes on with a new key."
+            )
         self._charge.taken = step.taken
         self._passes += outcome.passed
         if self.plan.watch is not None and (loss := float(outcome.watched)) == loss:
             self._losses.append(loss)
         return torch.zeros((), device=self.args.device)
 
-    def _chunk(self, part: PhysicalBatch) -> Chunk:
-        inputs, targets = self._split(part.inputs)
-        batch = inputs, targets if part.shares is None else (targets, part.shares)
-        device, recompute = self.args.device, self._recompute
-        return chunk_on(device, batch, part.valid, part.ids, recompute=recompute)
+    def _chunk(self, part: ReadBatch) -> Chunk:
+        (row, given), *masks = part
+        inputs, targets = self._split(row)
+        batch = inputs, (targets, given[1]) if self._units.slots else targets
+        return chunk_on(self.args.device, batch, *masks, recompute=self._recompute)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """The inputs of an evaluation on the device, without the column of the unit."""
@@ -565,11 +557,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         assert self._held_out is not None
         assert self._step is not None
         self._tested_at = self._step.taken
-        key, value = self._continuity.key, f"held-out-{self._step.taken}"
-        found = self._held_out.release(self._step, key)
-        shown = [torch.tensor(list(found.values()))]
-        if self._digests is not None and not self._digests.admits(key, value, shown):
-            return {}  # it was released before; the same noise must not be again
+        found = self._held_out.release(self._step, self._continuity.key, self._digests)
         return {f"eval_{name}": value for name, value in found.items()}
 
     def evaluate(self, eval_dataset: Any = None, *rest: Any, **options: Any) -> dict[str, float]:
@@ -681,9 +669,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._continuity, taken = ResumeState.of(state), int(state["release"]["taken"])
         self._charge.resume(state["name"])
         self._paid.run = state["name"]
-        if self._digests is not None:
-            self._digests = ReleaseDigests(folder, self._paid.processes, state["name"])
-            self._digests.resume()
         paid = self._paid.resume(folder)
         if paid is None:
             raise ArgumentError(
