@@ -174,7 +174,7 @@ def test_every_module_that_is_imported_has_an_extra_to_name() -> None:
 def test_the_extras_are_those_of_the_package_and_install_what_they_hold() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     for_a_clone = {"dev", "docs", "lint", "peers"}
-    assert set(_extras.known()) == {"", *project["optional-dependencies"]} - for_a_clone
+    assert set(_extras.MODULES) == {"", *project["optional-dependencies"]} - for_a_clone
     assert set(_extras.packages("spark")) > set(_extras.packages("tables")) > {"duckdb"}
 
 

@@ -2,8 +2,6 @@
 
 import sys
 
-_STOPPED = 130  # as of a command that is stopped while it runs
-
 
 def main() -> int:
     """Runs the command line; Ctrl-C while it is imported ends it quietly as well."""
@@ -13,7 +11,7 @@ def main() -> int:
         return run()
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
-        return _STOPPED
+        return 130  # as of a command that is stopped while it runs
 
 
 if __name__ == "__main__":

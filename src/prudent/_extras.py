@@ -21,7 +21,7 @@ _FOLDERS = {
 }
 _NAME = re.compile(r"(?P<name>[\w.-]+)\s*(?:\[(?P<extras>[^\]]*)\])?")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
-_MODULES = {
+MODULES = {
     CORE: ("attrs", "dp_accounting", "numpy", "rich", "scipy", "typer", "typing_extensions"),
     "tables": ("duckdb", "ibis", "opendp", "pandas", "psycopg", "pyarrow", "sqlglot"),
     "estimators": ("sklearn",),
@@ -96,11 +96,7 @@ def needed(what: str) -> Iterator[None]:
 
 
 def require(what: str, *modules: str) -> None:
-    """Check, without importing them, that modules are there; call it before a charge.
-
-    Raises:
-        MissingPackageError: If one is not.
-    """
+    """Raise MissingPackageError unless modules are there, without importing them."""
     with needed(what):
         for name in modules:
             if find_spec(name) is None:
@@ -117,11 +113,6 @@ def check(what: str, extras: Sequence[str]) -> None:
     if any(absent.values()):
         names = list(dict.fromkeys(name for each in absent.values() for name in each))
         raise MissingPackageError(what, names, [extra for extra in extras if absent[extra]])
-
-
-def known() -> list[str]:
-    """The extras that users install, and `CORE` first."""
-    return list(_MODULES)
 
 
 @cache
@@ -157,4 +148,4 @@ def version(package: str) -> str | None:
 
 def holding(module: str) -> list[str]:
     """The extra that installs a module; empty if none does."""
-    return [extra for extra, modules in _MODULES.items() if module in modules]
+    return [extra for extra, modules in MODULES.items() if module in modules]

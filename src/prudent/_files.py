@@ -13,15 +13,9 @@ from prudent._validate import ArgumentError
 
 _ROOM = "Free some space and try again."
 _RIGHTS = "Check that it may be written by this user, or choose another place."
-_ADVICE = {
-    errno.ENOSPC: _ROOM,
-    errno.EDQUOT: _ROOM,
-    errno.EFBIG: _ROOM,
-    errno.EROFS: _RIGHTS,
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
-    errno.EIO: "Check the disk.",
-}
+_ADVICE = {errno.EIO: "Check the disk."}
+_ADVICE |= dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _ROOM)
+_ADVICE |= dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), _RIGHTS)
 _LOCK = "running.lock"
 
 

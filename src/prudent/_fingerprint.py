@@ -57,10 +57,7 @@ def fingerprint(*values: Any, restored: Any = None) -> str:
 
 
 class _Walk:
-    """Goes through values and adds what they are to a digest.
-
-    Left out is the state of modules at the addresses `restored`.
-    """
+    """Adds to a digest what values are, but the state of modules at the addresses `restored`."""
 
     def __init__(self, restored: frozenset[int] = frozenset()) -> None:
         self._restored = restored
@@ -83,9 +80,8 @@ class _Walk:
         elif kind is tuple:
             self._all("tuple", value)
         elif kind in (set, frozenset):
-            self._say(
-                kind.__name__, sorted(_Walk(self._restored).of(one).hexdigest() for one in value)
-            )
+            each = sorted(_Walk(self._restored).of(one).hexdigest() for one in value)
+            self._say(kind.__name__, each)
         elif isinstance(value, types.CodeType):
             self._all("code", [getattr(value, f"co_{part}") for part in _CODE])
         elif (place := self._seen.setdefault(id(value), len(self._seen))) < len(self._kept):
@@ -139,9 +135,8 @@ class _Walk:
         self._all("closure", [cell.cell_contents for cell in function.__closure__ or ()])
         if package is None:
             names = _names(function.__code__)
-            for name in names:
-                if name in function.__globals__:
-                    self._global(name, function.__globals__[name], names)
+            for name in filter(function.__globals__.__contains__, names):
+                self._global(name, function.__globals__[name], names)
 
     def _global(self, name: str, value: Any, names: list[str]) -> None:
         """Adds a global of a function; of a module that is not installed, what this one names."""

@@ -49,12 +49,11 @@ T = TypeVar("T")
 def neutral(text: object, *, keep: str = "") -> str:
     r"""The text with every character that is not printable as an escape: ESC becomes `\x1b`.
 
-    That takes in line ends, characters that turn the direction of writing, and halves of
-    surrogate pairs, which no stream can write. The characters in `keep` are left as they are.
+    So are line ends, what turns the direction of writing and halves of surrogate pairs, but not
+    the characters in `keep`.
     """
-    return "".join(
-        each if each.isprintable() or each in keep else repr(each)[1:-1] for each in str(text)
-    )
+    kept = (each if each.isprintable() or each in keep else repr(each)[1:-1] for each in str(text))
+    return "".join(kept)
 
 
 def redacted(text: object, *addresses: object) -> str:
@@ -173,10 +172,7 @@ class UnknownColumnError(ArgumentError):
 
 
 def _repr(value: object) -> str:
-    """The repr of a value, cut where it is long; without one, its type.
-
-    Digits of a number that is too long, or of an object whose repr fails, are not shown.
-    """
+    """The repr of a value, cut where it is long; its type where it has none, or too many digits."""
     try:
         text = repr(value)
     except Exception:  # also Python's own, for an integer of thousands of digits
@@ -340,10 +336,7 @@ def path(**argument: Any) -> Path:
 
 
 def file_name(**argument: Any) -> str:
-    """A relative path of plain names, as those of data sets and their files are.
-
-    It leads to no other folder, on any system: no root, no `..`, no device, no other stream.
-    """
+    """A relative path of plain names: no root, `..`, device or other stream, on any system."""
     name, value = _only(argument)
     allowed = "a plain file name, such as a/b.npz"
     if not isinstance(value, str):
@@ -357,10 +350,7 @@ def file_name(**argument: Any) -> str:
 
 
 def fields(instance: object, check: Callable[..., Any], *names: str) -> None:
-    """Checks fields of a frozen value, by their names, and keeps what the check returns.
-
-    So a number given as a scalar of numpy or torch is a plain one from then on.
-    """
+    """Checks fields of a frozen value; what the check returns is kept: of a scalar, a number."""
     for name in names:
         object.__setattr__(instance, name, check(**{name: getattr(instance, name)}))
 

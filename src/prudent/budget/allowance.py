@@ -256,12 +256,6 @@ def is_outcome(fields: Mapping[str, Any]) -> bool:
     return "outcome" in fields and "event" not in fields
 
 
-def is_outcome_of(row: LedgerRow, charge: Charge) -> bool:
-    """Whether a row notes what came of this charge."""
-    fields = decoded(row)
-    return is_outcome(fields) and fields.get("charge") == charge.sequence
-
-
 def outcome_fields(
     charge: Charge, outcome: str | Mapping[str, int], answer: str | None
 ) -> dict[str, Any]:

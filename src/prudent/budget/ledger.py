@@ -24,38 +24,15 @@ from prudent._rounding import exact, rounded_up
 from prudent.accounting import serialisation
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.budget import allowance
-from prudent.budget.allowance import (
-    Allowance,
-    Charge,
-    ChargeDetails,
-    SecondLedgerError,
-    TamperedLedgerError,
-    reading,
-    tampered,
-)
+from prudent.budget.allowance import Allowance, reading, tampered
+from prudent.budget.allowance import Charge as Charge
+from prudent.budget.allowance import ChargeDetails as ChargeDetails
+from prudent.budget.allowance import SecondLedgerError as SecondLedgerError
+from prudent.budget.allowance import TamperedLedgerError as TamperedLedgerError
 from prudent.budget.filters import AdaptiveFilter, Offer, Room, Sums, offers
-from prudent.budget.storage import (
-    LedgerError,
-    LedgerRow,
-    StorageError,
-    Store,
-    is_postgres,
-    open_store,
-    shown,
-)
-
-__all__ = [
-    "Balance",
-    "Charge",
-    "ChargeDetails",
-    "Ledger",
-    "LedgerError",
-    "OverBudgetError",
-    "SecondLedgerError",
-    "StorageError",
-    "TamperedLedgerError",
-    "datasets",
-]
+from prudent.budget.storage import LedgerError as LedgerError
+from prudent.budget.storage import LedgerRow, Store, is_postgres, open_store, shown
+from prudent.budget.storage import StorageError as StorageError
 
 
 @attrs.frozen
@@ -350,8 +327,9 @@ class Ledger:
         Later rows are left out: their times could tell how long a release took.
         """
         before, *rows = self._store.rows(self._dataset, charge.sequence - 1)
-        outcomes = (place for place, row in enumerate(rows) if allowance.is_outcome_of(row, charge))
-        rows = rows[: next(outcomes, 0) + 1]
+        noted = list(map(allowance.decoded, rows))
+        ends = (n for n, row in enumerate(noted) if row.get("charge") == charge.sequence)
+        rows = rows[: next(filter(lambda n: allowance.is_outcome(noted[n]), ends), 0) + 1]
         return {
             "dataset": self._dataset,
             "before": before.digest,

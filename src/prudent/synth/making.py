@@ -43,16 +43,8 @@ from prudent.synth.engine import TableEngine
 from prudent.synth.structure import Marginal, Structure, pairs_repaired, projected
 
 # Fractions of μ². They were chosen on four tables, and are frozen.
-SHARES = {
-    "size": 0.01,
-    "forms": 0.02,
-    "keys": 0.10,
-    "spans": 0.04,
-    "cuts": 0.14,
-    "oneway": 0.15,
-    "select": 0.08,
-    "tables": 0.46,
-}
+SHARES = {"size": 0.01, "forms": 0.02, "keys": 0.10, "spans": 0.04, "cuts": 0.14, "oneway": 0.15}
+SHARES |= {"select": 0.08, "tables": 0.46}
 KEY_SHARE = 0.1  # of δ, that naming keys may cost
 MOST_ROWS = 8  # that are kept of a privacy unit by default
 _NO_EPSILON = 1e-9  # of naming keys that are there because of one unit, which is (0, δ)-DP
@@ -180,10 +172,7 @@ class Synthetic:
         return facts | {"notes": list(self.notes)}
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """A matplotlib figure of each column's counts: as measured, over the synthetic ones.
-
-        With a path it is also written, as SVG or PNG by its name.
-        """
+        """A figure of each column's counts, measured over synthetic; also written to `path`."""
         from matplotlib.figure import Figure  # a heavy import, for pictures only
 
         across = min(3, max(1, len(self.domains)))
@@ -312,9 +301,7 @@ def synthesize(
 
 def _needed(prices: Prices) -> float:
     """The number of rows below which noise would hide all there is."""
-    needed = 0.0
-    if "cuts" in prices.parts:
-        needed = _ENOUGH / prices.choice_epsilon("cuts")
+    needed = _ENOUGH / prices.choice_epsilon("cuts") if "cuts" in prices.parts else 0.0
     if "tables" in prices.parts:
         cells = 0.4 * _LEAST_CELLS * prices.multiplier("tables")
         needed = max(needed, cells / _MOST_NOISE)

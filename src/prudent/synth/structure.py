@@ -172,9 +172,8 @@ class Structure:
         lost, found = round(_LOST * self._sigma), {}
         for key, exact in self._exact.items():
             known = np.rint(expected(exact)).astype(np.int64)
-            found[key] = int(
-                (np.abs(exact.counts - known) - 2 * np.minimum(exact.counts, lost)).sum()
-            )
+            beyond = np.abs(exact.counts - known) - 2 * np.minimum(exact.counts, lost)
+            found[key] = int(beyond.sum())
         return found
 
     def _measure(self, scores: Mapping[Key, int]) -> set[int]:

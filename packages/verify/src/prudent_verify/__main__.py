@@ -21,22 +21,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--head", metavar="HASH", help="the digest of the ledger, from its keeper")
     parser.add_argument("--json", action="store_true", help="answer as JSON")
     given = parser.parse_args(arguments)
+
+    def printable(line: str) -> str:  # without controls, which could overwrite the verdict
+        return "".join(each if each.isprintable() else "�" for each in line)
+
     try:
         found = verify(given.receipt, signer=given.signer, head=given.head)
         lines = [json.dumps(found.plain(), ensure_ascii=False)] if given.json else found.lines()
-        print(*map(_printable, lines), sep="\n")
+        print(*map(printable, lines), sep="\n")
     except (ReceiptError, ValueError, OSError) as error:
-        print(_printable(str(error)), file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return 2
     except Exception:
         print("The check itself failed: nothing is said about the receipt.", file=sys.stderr)
         return 3
     return found.status
-
-
-def _printable(line: str) -> str:
-    """The line without control characters, with which a receipt could overwrite the verdict."""
-    return "".join(each if each.isprintable() else "�" for each in line)
 
 
 if __name__ == "__main__":

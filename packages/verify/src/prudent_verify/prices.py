@@ -71,7 +71,8 @@ def prove(event: Event, relation: Relation, epsilon: float, delta: float) -> Fou
     if added is not None and added[1] <= delta and (added[1] == 0 or distance == 1):
         total = float_above(added[0] * distance)
         if total <= epsilon or delta == 0:
-            sharp = not any(each.kind in _COARSE for each in event.walk() if not _is_whole(each))
+            parts = (one for one in event.walk() if one.kind != SAMPLED or one[_RATE] != 1)
+            sharp = not any(one.kind in _COARSE for one in parts)
             method = "exact sums of rational numbers" if sharp else "a sum of bounds on all parts"
             return Found(total, method, total if sharp else 0.0)
     if delta == 0:
@@ -116,16 +117,12 @@ def float_above(value: Fraction) -> float:
 
 
 _ONE = Relation("add-remove", 1)
+_RATE = "sampling_probability"
 _COARSE = (*SELECTIONS, ALLOCATED, WORST, SAMPLED)  # of which more may be proved than a sum
 _MOST_RECORDS = 10**4
 _MOST_SAMPLED = 256  # records of a privacy unit; of more, only a chain is shown
 _MOST_KINDS = 1000  # of releases
 _MOST_NESTED, _MOST_OUTCOMES = 16, 1 << 14  # that are summed one by one
-
-
-def _is_whole(event: Event) -> bool:
-    """Whether an event is a sample of all records."""
-    return bool(event.kind == SAMPLED and event["sampling_probability"] == 1)
 
 
 def _added_up(event: Event) -> tuple[Fraction, Fraction] | None:
@@ -398,10 +395,7 @@ def _at_distance(inner: Event, rate: arb, relation: Relation) -> Callable[..., a
 
 
 def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
-    """The claimed ε if it can be shown, and else the least that can be, and a bound from below.
-
-    There is none of profiles that are not `tight`.
-    """
+    """The claimed ε, or the least that can be shown; of `tight` profiles also a lower bound."""
     closed, tail = parts.closed, _TAIL * delta
     method = f"{'closed forms' if closed else 'laws of the loss'} in ball arithmetic"
     rounding = ROUNDING if closed else _GRID

@@ -83,7 +83,7 @@ def _versions() -> Iterator[DoctorFinding]:
 
 
 def _installed() -> Iterator[DoctorFinding]:
-    for extra in _extras.known():
+    for extra in _extras.MODULES:
         part = f"extra {extra}" if extra else "core packages"
         try:
             _extras.check("this extra", [extra])
