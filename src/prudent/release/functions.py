@@ -95,8 +95,11 @@ class Declared:
     def answer(self, given: Mapping[str, Any], request: Request) -> Any:
         """Answer a request with these arguments, some of which are those of the declaration."""
         asked = self.asked(given)
-        if self.whole is not None and request.column is None and _has_columns(request):
-            return self.whole(request)
+        if self.whole is not None and request.column is None:
+            data, schema = request.data, ("columns", "column_names", "schema")
+            named = request.connect is not None or isinstance(data, str | os.PathLike | Join)
+            if named or any(hasattr(data, name) for name in schema):  # no column by itself
+                return self.whole(request)
         if isinstance(asked, tuple):
             asked, more = asked
             request = attrs.evolve(request, **more)
@@ -155,14 +158,6 @@ def _described(
     ask.__name__ = ask.__qualname__ = name
     ask.__doc__, ask.__signature__ = doc, signature  # type: ignore[attr-defined]
     return ask
-
-
-def _has_columns(request: Request) -> bool:
-    """Whether the data have columns with names, and are not one column by itself."""
-    data = request.data
-    if request.connect is not None or isinstance(data, str | os.PathLike | Join):
-        return True
-    return any(hasattr(data, name) for name in ("columns", "column_names", "schema"))
 
 
 STATISTICS: dict[str, Declared] = {}

@@ -148,8 +148,11 @@ def names_of(source: Any, connect: str | None = None) -> list[str]:
     """
     if isinstance(source, Join):
         return source.private_names
-    if connect is not None and _is_duckdb(connect):
-        return [connect]
+    if connect is not None:
+        from prudent.budget.allowance import is_duckdb  # most releases have no ledger
+
+        if is_duckdb(connect):
+            return [connect]
     return [os.fspath(source)] if isinstance(source, str | os.PathLike) else []
 
 
@@ -172,9 +175,3 @@ def _check_followed(source: Any, unit: str | None, argument: str) -> None:
         raise ArgumentError(
             argument, f"a join of the unit {unit!r}", shown=f"one of the unit {source.unit!r}"
         )
-
-
-def _is_duckdb(address: str) -> bool:
-    from prudent.budget.allowance import is_duckdb  # of ledgers, which most releases have none of
-
-    return bool(is_duckdb(address))

@@ -211,23 +211,18 @@ def category_mode(column: Column, categories: Sequence[Any] | None, *, cap: int)
     affect the test only through the margin. The returned value is `Unread`.
     """
     if categories is not None:
-        return _listed_mode(column, categories, cap=cap)
+        listed = {in_order(each): each for each in categories}
+        values = [listed[key] for key in sorted(listed)]
+        counts = column.counts_of(values)
+        place = int(np.argmax(counts))  # the first in order among ties
+        ahead = counts[place] - counts - (np.arange(len(values)) < place)
+        margin = np.min(np.delete(ahead, place), initial=cap)
+        return RobustValue((values[place],), int(margin), 0)
     leaders = column.leaders()
     # A category that is not in the data could come before the mode in order.
     before = leaders.runner_up_first or leaders.runner_up == 0
     margin = max(0, leaders.most - leaders.runner_up - int(before))
     return RobustValue((Unread(column.most_frequent),), min(cap, margin), 0)
-
-
-def _listed_mode(column: Column, categories: Sequence[Any], *, cap: int) -> RobustValue:
-    """Return the mode among public categories, including those that no record has."""
-    listed = {in_order(each): each for each in categories}
-    values = [listed[key] for key in sorted(listed)]
-    counts = column.counts_of(values)
-    place = int(np.argmax(counts))  # the first in order among ties
-    ahead = counts[place] - counts - (np.arange(len(values)) < place)
-    margin = np.min(np.delete(ahead, place), initial=cap)
-    return RobustValue((values[place],), int(margin), 0)
 
 
 _MOST_CHECKED = 10**7  # of all data sets together; the check then takes seconds

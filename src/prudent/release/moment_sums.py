@@ -285,7 +285,16 @@ class MomentSpread:
     @property
     def value(self) -> Any:
         """The moment as a value."""
-        return self._typed(getattr(self.moments, self.which))
+        number: float = getattr(self.moments, self.which)
+        match self.which:
+            case "mean":
+                return self.scale.value(number)
+            case "deviation":
+                return self.scale.difference(number)
+            case "count":
+                return round(number)
+            case "variance":
+                return number
 
     @property
     def deviation(self) -> float:
@@ -303,17 +312,6 @@ class MomentSpread:
         if self.which == "count":  # a whole number between two ends is between those nearest
             return math.ceil(ends[0]), math.floor(ends[1])
         return self.scale.ends(*ends, difference=self.which == "deviation")
-
-    def _typed(self, number: float) -> Any:
-        match self.which:
-            case "mean":
-                return self.scale.value(number)
-            case "deviation":
-                return self.scale.difference(number)
-            case "count":
-                return round(number)
-            case "variance":
-                return number
 
 
 def _first(sums: Sequence[float]) -> float:

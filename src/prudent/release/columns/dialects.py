@@ -15,6 +15,7 @@ No stored value makes a conversion to a number fail:
 """
 
 import contextlib
+import datetime
 import functools
 import math
 import threading
@@ -121,7 +122,8 @@ def image(found: Any, dtype: dt.DataType, encoding: str) -> Any:
     if dtype.is_decimal():
         return scales.decimal_of(found)
     if dtype.is_date():
-        return scales.date_of(found)
+        with contextlib.suppress(ValueError):  # one that Python has not, as the engine writes it
+            return datetime.date.fromisoformat(found)
     return scales.timestamp_of(found) if dtype.is_timestamp() else found
 
 
@@ -453,21 +455,12 @@ def _with_ends(column: ir.Column, number: ir.Value) -> ir.Value:
     )
 
 
-def _duckdb_date(column: ir.Column) -> ir.Value:
-    # A Julian day reaches further than microseconds since the epoch.
-    return _with_ends(column, call("julian", column, returns=dt.float64) - double(2440588.0))
-
-
 def _duckdb_timestamp(column: ir.Column) -> ir.Value:
     microseconds = call("epoch_us", column, returns=dt.int64)
     if column.type().scale == _NANOSECONDS:  # `epoch_us` rounds up before the epoch
         nanoseconds = call("epoch_ns", column, returns=dt.int64)
         microseconds = microseconds - (nanoseconds < microseconds * 1000).cast("int64")
     return _with_ends(column, microseconds)
-
-
-def _duckdb_duration(column: ir.Column) -> ir.Value:
-    return tried(call("epoch_us", column, returns=dt.int64)).cast("float64")
 
 
 def _date_part(part: str, column: ir.Value) -> ir.Value:
@@ -478,12 +471,6 @@ def _if_finite(column: ir.Column, number: ir.Value) -> ir.Value:
     """PostgreSQL cannot subtract from infinity, but it has the epoch of infinity."""
     finite = call("isfinite", column, returns=dt.boolean)
     return ibis.ifelse(finite, number, _date_part("epoch", column))
-
-
-def _postgres_date(column: ir.Column) -> ir.Value:
-    epoch = ibis.literal("1970-01-01").cast("date")
-    days = call("date_mi", column, epoch, returns=dt.int32)
-    return _if_finite(column, days.cast("float64"))
 
 
 def _postgres_timestamp(column: ir.Column) -> ir.Value:
@@ -505,23 +492,32 @@ def _postgres_duration(column: ir.Column) -> ir.Value:
     )
 
 
-def _spark_date(column: ir.Column) -> ir.Value:
-    # In quotes: `unix_date` would reach Spark as a difference of dates, which overflows.
-    return call("`unix_date`", column, returns=dt.int32).cast("float64")
-
-
-def _spark_timestamp(column: ir.Column) -> ir.Value:
-    # A time without a zone is cast in the zone of the session, which ibis sets to UTC.
-    return call("unix_micros", column.cast(dt.Timestamp("UTC")), returns=dt.int64).cast("float64")
-
-
 _Conversions = dict[str, Callable[[ir.Column], ir.Value]]
 _MOMENTS: dict[str, _Conversions] = {
-    "date": {"duckdb": _duckdb_date, "postgres": _postgres_date, "pyspark": _spark_date},
+    "date": {
+        # A Julian day reaches further than microseconds since the epoch.
+        "duckdb": lambda day: _with_ends(
+            day, call("julian", day, returns=dt.float64) - double(2440588.0)
+        ),
+        "postgres": lambda day: _if_finite(
+            day,
+            as_double(
+                call("date_mi", day, ibis.literal("1970-01-01").cast("date"), returns=dt.int32)
+            ),
+        ),
+        # In quotes: `unix_date` would reach Spark as a difference of dates, which overflows.
+        "pyspark": lambda day: call("`unix_date`", day, returns=dt.int32),
+    },
     "timestamp": {
         "duckdb": _duckdb_timestamp,
         "postgres": _postgres_timestamp,
-        "pyspark": _spark_timestamp,
+        # A time without a zone is cast in the zone of the session, which ibis sets to UTC.
+        "pyspark": lambda time: call(
+            "unix_micros", time.cast(dt.Timestamp("UTC")), returns=dt.int64
+        ),
     },
-    "duration": {"duckdb": _duckdb_duration, "postgres": _postgres_duration},
+    "duration": {
+        "duckdb": lambda length: tried(call("epoch_us", length, returns=dt.int64)),
+        "postgres": _postgres_duration,
+    },
 }

@@ -46,7 +46,7 @@ def open_source(
     unit: str | None = None,
     beside: OpenTable | None = None,
 ) -> OpenTable:
-    """Open a table without reading its records."""
+    """Open a table, or both of a join, without reading its records."""
     join = source.join if isinstance(source, OpenTable) else source
     if isinstance(join, Join) and join.unit not in (None, unit):
         raise ArgumentError(
@@ -57,13 +57,8 @@ def open_source(
         )
     if isinstance(source, OpenTable):
         return source
-    if isinstance(source, Join):
-        return _open_join(source)
-    return open_table(source, connect=connect, table=table, columns=columns, beside=beside)
-
-
-def _open_join(join: Join) -> OpenTable:
-    """Open both tables, and return their join, without reading a private record."""
+    if not isinstance(join, Join):
+        return open_table(source, connect=connect, table=table, columns=columns, beside=beside)
     with contextlib.ExitStack() as opened:
         left = _opened(join, join.left, join.unit)
         opened.callback(left.close)

@@ -420,14 +420,6 @@ def moment(stamp: "np.datetime64 | np.timedelta64") -> Any:
     return str(stamp).replace("T", " ")
 
 
-def date_of(written: str) -> datetime.date | str:
-    """Parse a date written by an engine; return the string if Python cannot represent it."""
-    try:
-        return datetime.date.fromisoformat(written)
-    except ValueError:
-        return written
-
-
 def timestamp_of(written: str) -> datetime.datetime | str:
     """Parse a time written by an engine; return the string if Python cannot represent it."""
     _, _, fraction = written.partition(".")

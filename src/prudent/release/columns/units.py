@@ -212,7 +212,7 @@ class StagedTable:
         self._owner = owner  # stays open
         engine, backend = backend_name(rows), rows.get_backend()
         name = f"prudent_{uuid.uuid4().hex}"
-        fill = functools.partial(_kept_nowhere, rows)
+        fill: Any = None
         if engine == "duckdb" and not rows.op().find(ibis.expr.operations.InMemoryTable):
             fill = functools.partial(_in_duckdb, rows, backend, name)
             weakref.finalize(self, _drop_in_duckdb, backend, name)
@@ -220,21 +220,16 @@ class StagedTable:
             fill = functools.partial(_in_spark, rows, backend, name)
             weakref.finalize(self, _drop_in_spark, backend._session, name)
         elif engine == "postgres" and own_connection and _created(rows, backend.con, name):
-            fill = functools.partial(
-                _in_postgres, rows, backend, name
-            )  # it ends with the connection
+            # The table ends with the connection.
+            fill = functools.partial(_in_postgres, rows, backend, name)
         self._fill = fill
         self._kept: ir.Table | None = None
 
     def kept(self) -> ir.Table:
         """The table as the engine keeps it; computed by the first call."""
         if self._kept is None:
-            self._kept = self._fill()
+            self._kept = self.rows if self._fill is None else self._fill()
         return self._kept
-
-
-def _kept_nowhere(rows: ir.Table) -> ir.Table:
-    return rows
 
 
 def _in_duckdb(rows: ir.Table, backend: Any, name: str) -> ir.Table:

@@ -233,11 +233,6 @@ class PrivateInterval:
         """Release the number of records, given how many are at each place."""
         return self.size.noisy([int(counts.sum())], self.narrow.records, noise)[0]
 
-    @property
-    def count_error(self) -> float:
-        """By how much that number is too large with a probability of 1 % at most."""
-        return self.size.scale(self.narrow.records) * math.log(50)
-
     def widest(
         self, column: Column, noise: Noise, sizes: Sizes | None = None
     ) -> tuple[float, float]:
@@ -251,19 +246,15 @@ class PrivateInterval:
         """Read the points of a released interval."""
         return Points.read(column, ends, self.points)
 
-    def _steepness(self, records: int) -> float:
-        """The s that goes with a released number of records."""
-        each = self.narrow.epsilon / self.narrow.records
-        fitting = min(max(_PER_RECORD * (each * records - _FEW), _LEAST_STEEP), self.steepest)
-        return round(fitting * _STEEPNESSES) / _STEEPNESSES
-
     def within(
         self, points: Points, ends: tuple[float, float], noise: Noise, records: int | None = None
     ) -> tuple[float, float]:
         """Release a part of a released interval; see `release`."""
         lattice, spacing = points.lattice, points.lattice.spacing
         known = self.released_count(points.counts, noise) if records is None else records
-        steepness = self._steepness(known)
+        each = self.narrow.epsilon / self.narrow.records
+        fitting = min(max(_PER_RECORD * (each * known - _FEW), _LEAST_STEEP), self.steepest)
+        steepness = round(fitting * _STEEPNESSES) / _STEEPNESSES  # s
         candidates = part_candidates(lattice.diameter - 2, steepness, self.halvings)
         first, last = self.narrow.release(
             candidates, points.steps - lattice.low - 1, points.counts, noise

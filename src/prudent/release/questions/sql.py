@@ -298,9 +298,16 @@ class _Query:
             used = {name for item in self.computes for name in item.used}
             types = {}
             for place, ask in enumerate(self.asks):
-                if (name := f"part_{place}") in used:
-                    _check_number(ask, opened)
-                    types[name] = dt.int64 if ask.statistic in _WHOLE else dt.float64
+                if (name := f"part_{place}") not in used:
+                    continue
+                number, count = ask.statistic not in _NOT_NUMBERS, ask.statistic in _WHOLE
+                if number and not count and isinstance(ask.column, Expression):
+                    dtype = _type(ask.column, opened)
+                    number = not (dtype.is_temporal() or dtype.is_interval())
+                if not number:
+                    why = "it computes with an answer that is no number"
+                    raise refused(ask.title, why, "Ask for it by itself.")
+                types[name] = dt.int64 if count else dt.float64
             for place, key in enumerate(self.keys):
                 if key.period is None:
                     dtype = _type(key, opened)  # of a computed decimal, a double is the key
@@ -498,18 +505,6 @@ class _Places:
 
 def _type(value: Expression, opened: OpenTable) -> dt.DataType:
     return parse_value(value, "query")(opened.table).type()
-
-
-def _check_number(ask: Ask, opened: OpenTable) -> None:
-    """Refuse to compute with an answer that is no number."""
-    number = ask.statistic not in _NOT_NUMBERS
-    if number and isinstance(ask.column, Expression) and ask.statistic not in _WHOLE:
-        dtype = _type(ask.column, opened)
-        number = not (dtype.is_temporal() or dtype.is_interval())
-    if not number:
-        raise refused(
-            ask.title, "it computes with an answer that is no number", "Ask for it by itself."
-        )
 
 
 def _computed(

@@ -266,11 +266,13 @@ class QuantileSelector:
         known = self.scaled.released_count(sizes[1], noise)
         among = self.scaled.release(records, noise, sizes, known)
         assert not isinstance(self.chosen, ExponentialRange)  # its quartiles are in no tail
+        # The number is larger than this above the true one with a probability of 1 % at most.
+        error = self.scaled.size.scale(self.scaled.narrow.records) * math.log(50)
         chosen: Any = attrs.evolve(
             self.chosen,
             measure=_measure(among, records.scale),
             all_values=self.chosen.measure,
-            least_count=known - self.scaled.count_error,
+            least_count=known - error,
         )
         found = chosen.release(records, noise)
         return attrs.evolve(found, among=among) if isinstance(found, Selected) else found

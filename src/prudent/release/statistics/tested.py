@@ -291,7 +291,10 @@ class Tested(Statistic):
         outcome = mechanism.release(records, measured, noise=noise)
         if isinstance(outcome, Released):
             outcome = attrs.evolve(outcome, value=margins.read(outcome.value))
-        return advised(displayed(outcome, records.scale, self.difference), self.advice)
+        if isinstance(outcome, Refused):  # what would help depends on no record
+            advice = f"{self.advice} Asking again, even for the same, costs again."
+            outcome = attrs.evolve(outcome, reason=f"{outcome.reason} {advice}")
+        return displayed(outcome, records.scale, self.difference)
 
     @override
     def distance(self, priced: Priced, records: Column, value: Any) -> tuple[int, Any, Any]:
@@ -342,15 +345,6 @@ def preview(name: str, mechanism: Mechanism, request: Request) -> Preview:
         noise_scale=spread.deviation if noisy else None,
         half_width=spread.half_width(0.95) if noisy else None,
         threshold=mechanism.threshold,
-    )
-
-
-def advised(outcome: Outcome, advice: str) -> Outcome:
-    """Add to a refusal what would help, which depends on the statistic but not on the data."""
-    if not isinstance(outcome, Refused):
-        return outcome
-    return attrs.evolve(
-        outcome, reason=f"{outcome.reason} {advice} Asking again, even for the same, costs again."
     )
 
 
@@ -439,7 +433,15 @@ class TrimmedMean(Tested):
         mechanism = calibrate(
             request, scale=scale, fallback_sensitivity=None if bounds is None else sensitivity
         )
-        decided = _decided(self.trim, mechanism)
+        needed, most = mechanism.threshold, self.trim + 1
+        decided = (
+            []
+            if mechanism.lattice.bounded or most > needed
+            else [
+                f"It will almost surely be refused: without bounds the margin is at most {most:,} "
+                f"records. Trim more than {needed:,}."
+            ]
+        )
         return self.priced("trimmed mean", mechanism, request, records, *decided)
 
     @override
@@ -455,13 +457,3 @@ class TrimmedMean(Tested):
         if self.default is not None:
             middle = _validate.between(low, high, default=scale.number(self.default))
         return int(lattice.steps(middle))
-
-
-def _decided(trim: int, mechanism: Mechanism) -> tuple[str, ...]:
-    """What the trim alone decides: without bounds, the margin is at most trim + 1."""
-    if mechanism.lattice.bounded or trim + 1 > mechanism.threshold:
-        return ()
-    return (
-        f"It will almost surely be refused: without bounds the margin is at most {trim + 1:,} "
-        f"records. Trim more than {mechanism.threshold:,}.",
-    )

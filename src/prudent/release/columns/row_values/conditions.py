@@ -39,6 +39,7 @@ import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import ibis.expr.types as ir
+from ibis.common.exceptions import IbisError
 from ibis.common.graph import Node
 
 from prudent._validate import ArgumentError
@@ -116,7 +117,10 @@ def _floor(number: ir.Value) -> ir.Value:
 def _rest(node: Any, engine: str) -> ir.Value:
     """The rest of a division that rounds towards zero, as SQL has it."""
     if node.left.dtype.is_integer() and node.right.dtype.is_integer():
-        return ops.Modulus(node.left, ops.NullIf(node.right, ibis.literal(0))).to_expr()
+        # The rest by -1 is that by 1, without the quotient of -2**63, which has no integer.
+        divisor = node.right.to_expr()
+        divisor = ibis.ifelse(divisor == -1, ibis.literal(1, node.right.dtype), divisor.nullif(0))
+        return ops.Modulus(node.left, divisor).to_expr()
     one, other = _number(node.left, engine), _number(node.right, engine)
     size = _floor(_quotient(one.abs(), other.abs())) * other.abs()
     return ibis.ifelse(one < double(0.0), one + size, one - size)
@@ -244,7 +248,9 @@ def _cast(node: Any, engine: str) -> ir.Value:
     if dtype.is_numeric() and target.is_floating():
         return as_double(value)
     if dtype.is_integer() and target.is_int64():
-        return value.cast(target)
+        # Guarded, because DuckDB computes what a value names twice outside of its TRY.
+        near = value <= ibis.literal(2**63 - 1, dtype) if dtype.is_uint64() else None
+        return (value if near is None else ibis.ifelse(near, value, ibis.null(dtype))).cast(target)
     if dtype.is_numeric() and target.is_integer():
         return _integer(value, target, engine)
     if dtype.is_temporal() and target.is_date():
@@ -256,7 +262,9 @@ def _cast(node: Any, engine: str) -> ir.Value:
         )
     if dtype.is_timestamp() and target.is_timestamp() and dtype.timezone == target.timezone:
         return value
-    if dtype == target or engine == "duckdb":
+    # Of other pairs of types DuckDB has no cast, which it says when it meets the first value.
+    alike = _kind(target) in (_kind(dtype), "boolean") and dtype.is_numeric() | dtype.is_timestamp()
+    if dtype == target or (engine == "duckdb" and alike):
         return node.to_expr()
     raise UnlistedError(f"a cast of {dtype} to {target}")
 
@@ -432,7 +440,7 @@ def total_value(value: ir.Value, table: ir.Table, argument: str = "where") -> An
     except ArgumentError as error:
         error.argument = argument
         raise
-    except UnlistedError as error:
+    except (UnlistedError, IbisError) as error:
         raise ValueError(
             f"Expected {argument} to look at one row at a time, with operations that cannot fail, "
             f"got {error}: one record could then decide about the rows of others, or whether there "
@@ -483,12 +491,25 @@ def _total_nodes(engine: str) -> Callable[..., Any]:
         made = node if changed is None else node.__recreate__(changed)
         if type(made) in FORMS:
             return FORMS[type(made)](made, engine).op()
-        if type(made) in _ONE_KIND and any(_fractional(each.dtype) for each in _chosen(made)):
+        if type(made) in _ONE_KIND and any(
+            each.dtype.is_floating() or each.dtype.is_decimal() for each in _chosen(made)
+        ):
             # DuckDB would compute in FLOAT, or in DECIMAL, which overflows.
             made = _changed(made, _double, _ONE_KIND[type(made)])
+        if type(made) in _COMPARISONS and _too_wide(made):
+            made = _changed(made, _double)
         return _changed(made, _closed) if isinstance(made, _BOUND) else made
 
     return replaced
+
+
+def _too_wide(node: Any) -> bool:
+    """Whether no decimal has the digits of all values that are compared, as DuckDB has them."""
+    types = [each.dtype for each in _children(node)]
+    decimals = [each for each in types if each.is_decimal()]
+    wholes = [each.precision - each.scale for each in decimals]
+    wholes += [20 for each in types if each.is_integer()]
+    return bool(decimals) and max(wholes) + max(each.scale for each in decimals) > 38
 
 
 def _changed(node: Any, change: Callable[[Any], Any], but: tuple[str, ...] = ()) -> Any:
@@ -575,10 +596,6 @@ def _check_kinds(given: list[Any]) -> None:
             shown=" and ".join(sorted({str(value.dtype) for value in values})),
             hint='A text of a CSV file becomes a number by t.column.try_cast("float64").',
         )
-
-
-def _fractional(dtype: dt.DataType) -> bool:
-    return bool(dtype.is_floating() or dtype.is_decimal())
 
 
 def _kind(dtype: dt.DataType) -> str | None:

@@ -28,7 +28,7 @@ import functools
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -78,6 +78,7 @@ _COMPUTED: dict[type, Callable[[Any, Any], Any]] = {
     sql.Mod: lambda a, b: a % b,
 }
 _ALIKE = {**_COMPARED, **_COMPUTED}
+_SIGNS = ((operator.lt, -1), (operator.gt, 1), (operator.eq, 0))
 _PARTS: dict[str, Callable[[Any], Any]] = {
     "year": lambda a: _moment(a).year(),
     "quarter": lambda a: _moment(a).quarter(),
@@ -93,12 +94,16 @@ _MOST_POWER = 6
 _WITHIN_DAYS = ("hour", "minute", "second")
 _CALLED: dict[type, tuple[tuple[str, ...], Callable[..., Any]]] = {
     sql.And: (("this", "expression"), lambda a, b: a & b),
+    sql.Null: ((), ibis.null),
     sql.Or: (("this", "expression"), lambda a, b: a | b),
     sql.Not: (("this",), lambda a: ~a),
     sql.Paren: (("this",), lambda a: a),
     sql.Abs: (("this",), lambda a: _numeric(a).abs()),
     sql.Ceil: (("this",), lambda a: _numeric(a).ceil()),
-    sql.Concat: (("expressions", "safe", "coalesce"), lambda *some: _concatenated(some)),
+    sql.Concat: (
+        ("expressions", "safe", "coalesce"),
+        lambda *some: functools.reduce(operator.add, (ibis.coalesce(each, "") for each in some)),
+    ),
     sql.Contains: (("this", "expression"), lambda a, b: a.contains(b)),
     sql.Coalesce: (("this", "expressions"), lambda *some: ibis.coalesce(*some)),
     sql.Day: (("this",), _PARTS["day"]),
@@ -124,7 +129,10 @@ _CALLED: dict[type, tuple[tuple[str, ...], Callable[..., Any]]] = {
     sql.Replace: (("this", "expression", "replacement"), lambda a, b, c: a.replace(b, c)),
     sql.Right: (("this", "expression"), lambda a, n: a.right(_constant(n))),
     sql.Round: (("this", "decimals"), lambda a, n=0: _numeric(a).round(_constant(n))),
-    sql.Sign: (("this",), lambda a: _sign(_numeric(a))),
+    sql.Sign: (
+        ("this",),
+        lambda a: ibis.cases(*((test(_numeric(a), 0), found) for test, found in _SIGNS)),
+    ),
     sql.Sqrt: (("this",), lambda a: _numeric(a).sqrt()),
     sql.StartsWith: (("this", "expression"), lambda a, b: a.startswith(b)),
     sql.Substring: (
@@ -293,15 +301,10 @@ class _Translation:
         raise UnknownColumnError(self.argument, node.name, self.table.columns, hint)
 
     def _literal(self, node: Any) -> Any:
-        if node.is_string:
-            return ibis.literal(node.this)
-        return _number(node.this)
+        return ibis.literal(node.this) if node.is_string else _number(node.this)
 
     def _boolean(self, node: Any) -> Any:
         return ibis.literal(bool(node.this))
-
-    def _null(self, node: Any) -> Any:
-        return ibis.null()
 
     def _neg(self, node: Any) -> Any:
         if isinstance(node.this, sql.Literal) and not node.this.is_string:
@@ -372,17 +375,13 @@ class _Translation:
         return value.isin(values)
 
     def _like(self, node: Any) -> Any:
-        found = self.of(node.this).like(self._pattern(node))
+        value, pattern = self.of(node.this), node.expression
+        if not (isinstance(pattern, sql.Literal) and pattern.is_string):
+            raise _unparsed(self.text, self.argument, what="a pattern that is not a text")
+        found = (value.like if isinstance(node, sql.Like) else value.ilike)(str(pattern.this))
         return ~found if node.args.get("negate") else found
 
-    def _ilike(self, node: Any) -> Any:
-        found = self.of(node.this).ilike(self._pattern(node))
-        return ~found if node.args.get("negate") else found
-
-    def _pattern(self, node: Any) -> str:
-        if isinstance(node.expression, sql.Literal) and node.expression.is_string:
-            return str(node.expression.this)
-        raise _unparsed(self.text, self.argument, what="a pattern that is not a text")
+    _ilike = _like
 
     def _cast(self, node: Any) -> Any:
         target = _TYPES.get(node.to.this.name)
@@ -410,21 +409,12 @@ def _numeric(value: ir.Value) -> ir.Value:
     return _read_as(value, dt.float64)
 
 
-def _concatenated(texts: Iterable[ir.Value]) -> ir.Value:
-    """Texts one after another; NULL is none."""
-    return functools.reduce(operator.add, (ibis.coalesce(each, "") for each in texts))
-
-
 def _log10(*given: ir.Value) -> ir.Value:
     """The decimal logarithm, of log(x) and log10(x), which is parsed as log(10, x)."""
     *base, value = given
     if base and _constant(*base) != 10:
         raise ValueError
     return _numeric(value).log10()
-
-
-def _sign(number: ir.Value) -> ir.Value:
-    return ibis.cases((number < 0, -1), (number > 0, 1), (number == 0, 0))
 
 
 def _power(value: ir.Value, exponent: Any) -> ir.Value:
