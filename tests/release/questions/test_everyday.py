@@ -62,8 +62,8 @@ def in_sql(question: str, source: dict[str, Any], **given: Any) -> Any:
 
 def in_python(question: str, source: dict[str, Any]) -> Any:
     """The answer to the second half of a line."""
-    names: dict[str, Any] = {"round": round}
-    for name in set(re.findall(r"\b([a-z_]+)\(", question)) - {"round"}:
+    names: dict[str, Any] = {"round": round, "abs": abs}
+    for name in set(re.findall(r"\b([a-z_]+)\(", question)) - {*names}:
         function = getattr(prudent, name, None)
         if function is None:  # inside a text
             continue
