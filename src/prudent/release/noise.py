@@ -107,6 +107,9 @@ class Noise(Protocol):
 class SecureNoise:
     """OpenDP's exact samplers with the operating system's randomness. Use it for all releases."""
 
+    def __init__(self) -> None:
+        _extras.require("The noise of a release", "opendp")
+
     def of_test(self, test: MarginTest) -> int:
         """See `Noise`."""
         return int(_sampler(checked_test(test), test.scale)([0])[0])
@@ -132,8 +135,6 @@ class SecureNoise:
 
 def source_of(noise: Noise | None) -> Noise:
     """The source that is asked for, the operating system's for None; call it before a charge."""
-    if noise is None or isinstance(noise, SecureNoise):
-        _extras.require("The noise of a release", "opendp")
     if noise is None:
         return SecureNoise()
     allowed = "a source of noise, such as prudent.release.SecureNoise(), or None"
