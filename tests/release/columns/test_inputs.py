@@ -15,6 +15,7 @@ import ibis
 import pyarrow as pa
 
 import prudent
+from prudent._validate import ArgumentError
 from prudent.release.columns.column import SourceError
 from tests.release.recording import Silence
 
@@ -54,6 +55,27 @@ def test_tables(name: str) -> None:
 @pytest.mark.parametrize("name", COLUMNS)
 def test_columns(name: str) -> None:
     assert prudent.mean(COLUMNS[name](), **GIVEN).value == pytest.approx(49.5)
+
+
+def test_a_stream_that_is_read_once_answers_what_opens_it_twice() -> None:
+    table = prudent.Table(TABLE.to_reader(), noise=Silence())
+    computed = "SELECT city, count(*) / 2 AS half FROM t GROUP BY city ORDER BY half"
+    found = table.sql(computed, epsilon=50, delta=1e-6)["half"]
+    assert {name: each.value for name, each in found.items()} == {"a": 25, "b": 25}
+    assert table.count(epsilon=1).value == 100
+    described = table.describe(epsilon=50)
+    assert described["count(city)"].value == 100
+
+
+def test_a_stream_that_no_table_can_be_kept_for_is_refused_before_its_charge() -> None:
+    class ArrayStream:
+        __slots__ = ("stream",)
+
+        def __arrow_c_stream__(self, requested: Any = None) -> Any:
+            raise AssertionError
+
+    with pytest.raises(ArgumentError, match="an Arrow table"):
+        prudent.count(ArrayStream(), "x", epsilon=1)
 
 
 def test_what_is_no_table_is_named_by_its_type() -> None:

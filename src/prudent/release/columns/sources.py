@@ -11,7 +11,8 @@ import glob
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ _DATABASE = {".duckdb", ".ddb"}
 _SCHEME = re.compile(r"([a-z]{2,20})://")
 _LISTED = 20  # tables listed in an error message
 _HANDED_OVER = ("DuckDBPyRelation", "LazyFrame")  # as Arrow, by a method of its own
+_STREAMS = ("RecordBatchReader", "ArrayStream")  # of Arrow, which can be read once
+_READ: MutableMapping[Any, Any] = weakref.WeakKeyDictionary()  # their tables: a query opens twice
 _DECLARED = re.compile(r"ArrowDtype|BooleanDtype|(U?Int|Float)\d+Dtype")  # of pandas
 _MONEY = 790  # PostgreSQL's number for this type
 _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
@@ -266,7 +269,8 @@ def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) 
         dtypes = {name: type(frame[name].dtype).__name__ for name in kept}
         untyped = [name for name, dtype in dtypes.items() if not _DECLARED.fullmatch(dtype)]
     elif "pandas" in bases or not (
-        hasattr(frame, "__arrow_c_stream__") or type(frame).__name__ in _HANDED_OVER
+        (hasattr(frame, "__arrow_c_stream__") or type(frame).__name__ in _HANDED_OVER)
+        and (type(frame).__name__ not in _STREAMS or type(frame).__weakrefoffset__)
     ):
         raise SourceArgumentError(
             "data",
@@ -306,6 +310,12 @@ def _selected(frame: Any, columns: Sequence[str] | None) -> Any:
         # Arrow has no integers of 128 bits; one of 39 digits becomes NULL.
         wide = polars.selectors.by_dtype(polars.Int128).cast(polars.Decimal(38, 0), strict=False)
         return frame.select(_kept(frame.columns, columns)).with_columns(wide)
+    if kind in _STREAMS:
+        import pyarrow as pa
+
+        if frame not in _READ:
+            _READ[frame] = pa.table(frame)
+        frame, kind = _READ[frame], "Table"
     return frame.select(_kept(frame.column_names, columns)) if kind == "Table" else frame
 
 
