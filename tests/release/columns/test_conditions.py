@@ -106,7 +106,9 @@ TRIED: list[tuple[Callable[[Any], Any], list[float]]] = [
 
 
 @pytest.mark.unhurried
-@pytest.mark.parametrize(("where", "kept"), [*ANYWHERE, *TRIED])
+@pytest.mark.parametrize(
+    ("where", "kept"), [*ANYWHERE, *TRIED, (lambda t: t.n.cast("decimal") == 1, [2.0])]
+)
 def test_a_row_that_makes_a_condition_fail_is_not_kept(
     where: Any, kept: list[float], tmp_path: Path
 ) -> None:

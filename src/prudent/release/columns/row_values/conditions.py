@@ -506,10 +506,12 @@ def _total_nodes(engine: str) -> Callable[..., Any]:
 def _too_wide(node: Any) -> bool:
     """Whether no decimal has the digits of all values that are compared, as DuckDB has them."""
     types = [each.dtype for each in _children(node)]
+    # DuckDB reads a cast to decimal as one to DECIMAL(18, 3).
     decimals = [each for each in types if each.is_decimal()]
-    wholes = [each.precision - each.scale for each in decimals]
+    digits = [(each.precision or 18, 3 if each.scale is None else each.scale) for each in decimals]
+    wholes = [every - after for every, after in digits]
     wholes += [20 for each in types if each.is_integer()]
-    return bool(decimals) and max(wholes) + max(each.scale for each in decimals) > 38
+    return bool(decimals) and max(wholes) + max(after for _, after in digits) > 38
 
 
 def _changed(node: Any, change: Callable[[Any], Any], but: tuple[str, ...] = ()) -> Any:
