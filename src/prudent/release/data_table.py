@@ -162,7 +162,7 @@ class Table(StatisticMethods):
         Args:
             epsilon: ε of the whole table.
             delta: δ of the whole table.
-            **own: Whatever else it takes: `columns`, `constraints`, `identifiers` and so on.
+            **own: Whatever else it takes: `columns`, `constraints` and so on.
         """
         for name in ("per_unit", "groups_per_unit", "read_as"):
             if getattr(self, name) is not None:
