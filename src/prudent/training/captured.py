@@ -30,7 +30,20 @@ def kind(leaf: Any) -> Any:
 
 def place(leaf: Any) -> Any:
     """The cache key of one leaf that is read where it is."""
-    return (leaf.data_ptr(), *kind(leaf)) if isinstance(leaf, Tensor) else kind(leaf)
+    if not isinstance(leaf, Tensor):
+        return kind(leaf)
+    if leaf.layout is torch.strided:
+        return leaf.data_ptr(), *kind(leaf)
+    names = _PARTS.get(leaf.layout, ("ccol_indices", "row_indices", "values"))
+    return leaf.layout, leaf.shape, *(place(getattr(leaf.detach(), name)()) for name in names)
+
+
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    **dict.fromkeys(
+        [torch.sparse_csr, torch.sparse_bsr], ("crow_indices", "col_indices", "values")
+    ),
+}  # what a sparse tensor consists of
 
 
 def kind_of(tree: Any, kind: Callable[[Any], Any] = kind) -> Hashable:

@@ -148,7 +148,8 @@ def load_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Load gathered tensors into an optimizer.
 
-    Tensors with the shape of their parameter are sharded like it.
+    Tensors with the shape of their parameter are sharded like it. Whether a graph includes the
+    optimizer follows from this machine, and not from the one that saved it.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     moments = {
@@ -160,7 +161,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
         }
         for index, values in state["state"].items()
     }
-    optimizer.load_state_dict({**state, "state": moments})
+    groups = [
+        saved | {name: own[name] for name in own if name == "capturable"}
+        for saved, own in zip(state["param_groups"], optimizer.param_groups, strict=False)
+    ]
+    optimizer.load_state_dict({**state, "state": moments, "param_groups": groups})
 
 
 def _like(value: Tensor, model: Any) -> Tensor:

@@ -14,13 +14,13 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from prudent._torch_private import pytree
 from prudent.accounting import ADD_REMOVE, ZERO_OUT, GaussianTest
 from prudent.budget.ledger import OverBudgetError
 from prudent.release import Ledger
 from prudent.training import Execution, FixedTrim, Plan, ProposeTestRelease, Sum, fit
-from prudent.training.captured import Captured, place
+from prudent.training.captured import Captured
 from prudent.training.noise import HostNoise
+from prudent.training.parallel import load_optimizer
 from prudent.training.run import run
 from prudent.training.run.checkpoint import charged
 from prudent_lab.corruption import Mimic
@@ -44,7 +44,8 @@ def train(plan=PLAN, **options):
     generator = torch.Generator().manual_seed(1)
     data = torch.randn(RECORDS, 4, generator=generator), torch.arange(RECORDS) % 3
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 3))
+    plain = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 3))
+    model = options.pop("model", plain)
     settings = {"execution": Execution(seed=3), "lr": 0.5, "evaluate_every": 2}
     return fit(plan, model, cross_entropy, data, **gathered(settings | options))
 
@@ -142,10 +143,10 @@ class TestCallbacks:
 
 
 class Graphs(Captured):
-    """Repeats with the settings that held when a key was new, as a graph does, but on a CPU."""
+    """Repeats with the settings that held when it was made, as a graph does, but on a CPU."""
 
     def clear(self):
-        self.made = {}
+        self.made = None
 
     def put(self, settings):
         for group, rate, needs in settings:
@@ -154,11 +155,10 @@ class Graphs(Captured):
                 parameter.requires_grad_(needed)
 
     def __call__(self, fixed, *arguments):
-        groups, places = OWN["groups"], tuple(map(place, pytree.tree_leaves(fixed)))
+        groups = OWN["groups"]
         now = [(group, group["lr"], [p.requires_grad for p in group["params"]]) for group in groups]
-        baked = [(group, 1 * rate, needs) for group, rate, needs in now]
-        made = self.made.setdefault(places, baked)
-        self.put(made)
+        self.made = self.made or [(group, 1 * rate, needs) for group, rate, needs in now]
+        self.put(self.made)
         result = self._function(fixed, *arguments)
         self.put(now)
         return result
@@ -173,6 +173,42 @@ CHANGES = {
         lambda own, *_: own.param_groups[0].update(lr=0.9 * own.param_groups[0]["lr"])
     ),
 }
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_a_captured_run_of_a_model_with_a_sparse_buffer(monkeypatch, layout):
+    def sparse(model, metrics):
+        model.mask = 2 * model.mask
+
+    def cleared(**options):
+        times = []
+        with monkeypatch.context() as patch:
+            patch.setattr(Graphs, "clear", lambda own: times.append(setattr(own, "made", None)))
+            model = nn.Sequential(nn.Linear(4, 3))
+            model.register_buffer("mask", torch.eye(2).to_sparse(layout=layout))
+            train(model=model, execution=Execution(seed=3, cuda_graph=True), **options)
+        return len(times)
+
+    OWN["groups"] = []
+    monkeypatch.setattr(run, "Captured", Graphs)
+    monkeypatch.setattr(HostNoise, "capturable", True)
+    assert cleared(callbacks=[sparse]) > cleared()  # it is in another place
+
+
+def test_an_optimizer_is_capturable_where_it_is_resumed():
+    def made():
+        parameter = nn.Parameter(torch.ones(3))
+        parameter.grad = torch.ones(3)
+        return torch.optim.Adam([parameter])
+
+    saved, other = made(), made()
+    saved.step()
+    state = saved.state_dict()
+    state["param_groups"][0]["capturable"] = True  # on a GPU
+    load_optimizer(other, state)
+    other.step()
+    assert not other.param_groups[0]["capturable"]
 
 
 @pytest.mark.parametrize("change", CHANGES)

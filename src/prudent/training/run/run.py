@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from prudent import _validate
 from prudent._files import held
 from prudent._fingerprint import fingerprint
-from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent._warning import warn_of_delta
 from prudent.accounting.serialisation import to_json
@@ -24,7 +23,7 @@ from prudent.records.containers import declared_form
 from prudent.records.people import Unit
 from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
-from prudent.training.captured import Captured
+from prudent.training.captured import Captured, place
 from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
 from prudent.training.gradients.engine import Loss, modes_kept
 from prudent.training.keystream import Purpose
@@ -105,6 +104,7 @@ class Run:
     # Batches that are being read ahead.
     _coming: Generator[list[Chunk], None, None] | None = attrs.field(default=None, init=False)
     _captured: Captured | None = attrs.field(default=None, init=False)
+    _made_for: Any = attrs.field(default=(), init=False)  # see `_updating`
     _begun: int = attrs.field(default=0, init=False)  # steps before the one that is replayed
 
     @classmethod
@@ -372,14 +372,19 @@ class Run:
 
     def _updating(self) -> Any:
         """The places and settings of the optimizer that a graph repeats, if it is in the graph."""
+
+        def placed(read: Any) -> Any:
+            if isinstance(read, Mapping):
+                return [(name, placed(each)) for name, each in read.items()]
+            if isinstance(read, list | tuple):
+                return [placed(each) for each in read]
+            read = local(read) if isinstance(read, Tensor) else read
+            # A graph has the number of a tensor on the host.
+            host = isinstance(read, Tensor) and read.is_cpu and not read.ndim
+            return place(read.item() if host else read)
+
         own = self.optimizer
-        read = [own.param_groups, *own.state.values()] if self._captures_optimizer else []
-
-        def placed(leaf: Tensor) -> Any:
-            leaf = local(leaf)
-            return leaf.item() if leaf.is_cpu and not leaf.ndim else leaf  # as a graph reads it
-
-        return pytree.tree_map_only(Tensor, placed, read)
+        return placed([own.param_groups, *own.state.values()]) if self._captures_optimizer else []
 
     def _replay(self, batch: Batch) -> StepOutcome:
         """Perform one update as a graph; the next one overwrites the tensors of the outcome.
@@ -394,8 +399,11 @@ class Run:
             self._captured = Captured(self._on_device, [step.generator])
             step.programs.append(self._captured)
         step.refresh()
+        if (updating := self._updating()) != self._made_for:
+            self._captured.clear()
+            self._made_for = updating
         with step.randomness.at(self._begun + 1).seeded():
-            outcome, gradients = self._captured(self._updating(), batch.ids, batch.valid)
+            outcome, gradients = self._captured((), batch.ids, batch.valid)
         step.state.taken = self._begun + 1
         if not self._captures_optimizer:
             for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
