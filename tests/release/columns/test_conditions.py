@@ -92,6 +92,8 @@ ANYWHERE: list[tuple[Callable[[Any], Any], list[float]]] = [
     (lambda t: t.day >= datetime.date(2024, 1, 1), [2.0, 3.0]),
     (lambda t: t.day.year() == 2024, [2.0]),
     (lambda t: ~t.flag, [2.0]),
+    (lambda t: t.flag.cast("int64") == 0, [2.0]),
+    (lambda t: t.flag.cast("float64").isnull(), [3.0]),
     (lambda t: ibis.ifelse(t.flag, t.x > 1, t.x > 9), [4.0]),
 ]
 TRIED: list[tuple[Callable[[Any], Any], list[float]]] = [
