@@ -508,6 +508,12 @@ def test_deviations_and_several_quantiles() -> None:
     assert any("number of records, not one less" in note for note in found.notes)
 
 
+def test_a_quotient_of_sums_says_of_which_rows_it_is() -> None:
+    found = ask("SELECT sum(x) / sum(y) AS r FROM people")
+    assert any("rows that have both values" in note for note in found.notes)
+    assert not ask("SELECT sum(clip(x, 0, 400)) / count(*) AS m FROM people").notes
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("query", "given"),

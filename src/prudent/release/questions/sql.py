@@ -78,6 +78,7 @@ _SAMPLE = (None, 1, True, "2024-01-01")  # for which it is tried whether a value
 _WHOLE = ("count", "count_distinct")
 _NOT_NUMBERS = ("mode", "quantiles", "histogram", "describe")
 _DIVISOR = "The divisor of variances and deviations is the number of records, not one less."
+_PAIRS = "A quotient of two sums is over the rows that have both values."
 
 
 def sql(
@@ -253,6 +254,8 @@ class _Query:
             )
             for each in ([] if order is None else order.expressions)
         ]
+        kinds = {each.statistic for each in places.asks.values()}
+        notes = {_DIVISOR: tree.find(*OF_SAMPLES), _PAIRS: kinds & {"ratio", "weighted_mean"}}
         where = tree.args.get("where")
         chosen = None if having is None else places.of(having.this, True)
         return cls(
@@ -266,7 +269,7 @@ class _Query:
             None if chosen is None else _Item("", ast.and_(chosen, "true")),
             tuple(sorted_by),
             slice(first, None if limit is None else first + most),
-            (_DIVISOR,) if tree.find(*OF_SAMPLES) else (),
+            tuple(note for note, applies in notes.items() if applies),
         )
 
     def listed(self) -> Any:
