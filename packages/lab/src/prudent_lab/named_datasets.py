@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from prudent._files import sha256
 from prudent._formats import reading
-from prudent_lab.data_files import cached_array
+from prudent_lab.data_files import cached_array, declared
 
 Bytes = npt.NDArray[np.uint8]
 _CIFAR_RECORD = 1 + 3 * 32 * 32
@@ -227,92 +227,24 @@ def _read_half(paths: list[Path], *, part: int) -> Arrays:
     return texts[rows], labels[rows]
 
 
-def _read_census(paths: list[Path]) -> Arrays:
-    return read_census(paths[0])
-
-
-def _idx_form(train: str, test: str, *, first_label: int = 0, transposed: bool = False) -> FileForm:
-    names = ("{}-images-idx3-ubyte.gz", "{}-labels-idx1-ubyte.gz")
-    return FileForm(
-        train=tuple(name.format(train) for name in names),
-        test=tuple(name.format(test) for name in names),
-        read=partial(_read_images, first_label=first_label, transposed=transposed),
-    )
-
-
-_DIGITS = _idx_form("train", "t10k")
-_LETTERS = {
-    split: _idx_form(f"{split}-train", f"{split}-test", first_label=1, transposed=True)
-    for split in ("emnist-letters", "emnist-az")
+_READERS: dict[str, Callable[[list[Path]], Arrays]] = {
+    "idx": partial(_read_images, first_label=0, transposed=False),
+    "idx-letters": partial(_read_images, first_label=1, transposed=True),
+    "cifar-binary": read_cifar_binary,
+    "cifar-packed": _read_cifar_packed,
+    "reviews-train": partial(_read_half, part=1),
+    "reviews-test": partial(_read_half, part=0),
+    "census": lambda paths: read_census(paths[0]),
 }
-_CIFAR_BINARY = FileForm(
-    train=tuple(f"cifar-10-batches-bin/data_batch_{n}.bin" for n in range(1, 6)),
-    test=("cifar-10-batches-bin/test_batch.bin",),
-    read=read_cifar_binary,
-)
+
+
+def _form(read: str, read_test: str = "", **files: list[str]) -> FileForm:
+    """A file format as the declarations name it."""
+    names = {part: tuple(each) for part, each in files.items()}
+    return FileForm(**names, read=_READERS[read], read_test=_READERS.get(read_test))
+
 
 NAMED_DATASETS: dict[str, NamedDataset] = {
-    "mnist": NamedDataset(
-        classes=10,
-        note="MNIST handwritten digits (LeCun, Bottou, Bengio, Haffner, 1998).",
-        forms=(_DIGITS,),
-        origin="https://ossci-datasets.s3.amazonaws.com/mnist/",
-    ),
-    "fashion-mnist": NamedDataset(
-        classes=10,
-        note="Fashion-MNIST (Xiao, Rasul, Vollgraf, 2017).",
-        forms=(_DIGITS,),
-        origin="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    ),
-    "emnist-letters": NamedDataset(
-        classes=26,
-        note="EMNIST Letters, both cases merged (Cohen, Afshar, Tapson, van Schaik, 2017).",
-        forms=(_LETTERS["emnist-letters"],),
-        origin="https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
-    ),
-    "emnist-az": NamedDataset(
-        classes=26,
-        note=(
-            "A substitute for EMNIST Letters, not that split: 127,648 different letters from other "
-            "parts of EMNIST, training part not balanced, writers not separated. Results on it are "
-            "not results on EMNIST Letters, and a model trained on it must not be tested on any "
-            "official EMNIST test split."
-        ),
-        forms=(_LETTERS["emnist-az"],),
-    ),
-    "cifar10": NamedDataset(
-        classes=10,
-        note="CIFAR-10 (Krizhevsky, 2009).",
-        forms=(
-            _CIFAR_BINARY,
-            FileForm(("cifar10-train.xz",), ("cifar10-test.xz",), _read_cifar_packed),
-        ),
-        origin="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    ),
-    "imdb": NamedDataset(
-        classes=2,
-        note="Large Movie Review Dataset (Maas et al., 2011): the first 2,048 bytes of each text.",
-        forms=(
-            FileForm(
-                ("reviews.json",),
-                ("reviews.json",),
-                read=partial(_read_half, part=1),
-                read_test=partial(_read_half, part=0),
-            ),
-        ),
-        trainable=False,
-    ),
-    "census": NamedDataset(
-        classes=2,
-        note="Census-Income (KDD), income above 50,000 or not; 6.2 % are (Lane, Kohavi, 2000).",
-        forms=(
-            FileForm(("census-income.data.gz",), ("census-income.test.gz",), _read_census),
-            FileForm(
-                ("census_income_1994_1995_train.csv",),
-                ("census_income_1994_1995_test.csv",),
-                _read_census,
-            ),
-        ),
-        trainable=False,
-    ),
+    name: NamedDataset(**told | {"forms": tuple(_form(**form) for form in told["forms"])})
+    for name, told in declared("prudent_lab", "named_datasets.toml").items()
 }

@@ -7,17 +7,17 @@ rounded to four digits, bounds to the safe side.
 
 import functools
 import json
-import tomllib
 from importlib import resources
 from typing import Any
 
 from prudent_lab.certifying import percent
+from prudent_lab.data_files import declared
 
 
 @functools.cache
 def sliders() -> list[dict[str, Any]]:
     """The settings of the page: the name, the label, the start and the stops of each."""
-    found: list[dict[str, Any]] = tomllib.loads(_file("sliders.toml"))["sliders"]
+    found: list[dict[str, Any]] = declared("prudent_lab.explore", "sliders.toml")["sliders"]
     return found
 
 

@@ -7,7 +7,6 @@ accuracy is evaluated at each of those steps.
 import csv
 import functools
 import itertools
-import tomllib
 from collections.abc import Collection, Iterable, Iterator
 from importlib import resources
 from typing import Any
@@ -17,6 +16,7 @@ import attrs
 from prudent import _validate
 from prudent.accounting import GaussianTest, LaplaceTest
 from prudent_lab.corruption import AIMED, GradientCorruption, parse
+from prudent_lab.data_files import declared
 from prudent_lab.paper.results import RunKey
 from prudent_lab.settings import Experiment
 
@@ -79,8 +79,7 @@ def settings() -> Settings:
     A data set takes what it does not say itself from the one it is `like`, and stands beside the
     cells of the one that `paper` names, by default of that one or its own.
     """
-    text = resources.files("prudent_lab.paper").joinpath("grid.toml").read_text()
-    grid = tomllib.loads(text)
+    grid = declared("prudent_lab.paper", "grid.toml")
     whole: Settings = {}
     for name, own in grid["datasets"].items():
         base = whole[own["like"]] if "like" in own else {"paper": name}
