@@ -85,6 +85,18 @@ def test_of_private_records_only_the_classifier_is_released(archive: Path, tmp_p
         assert len(opened.history()) == 2
 
 
+def test_a_release_over_the_budget_has_a_status_of_its_own(archive: Path, tmp_path: Path) -> None:
+    out, ledger = tmp_path / "out", tmp_path / "b.db"
+    with Ledger(ledger, epsilon=0.5, delta=1e-5) as opened:
+        told = prudent(*private(archive, out, "--ledger", str(ledger)))
+        assert (told.status, told.out) == (4, "")
+        assert "budget" in told.err
+        document = prudent(*private(archive, out, "--ledger", str(ledger), "--json", "--quiet"))
+        assert (document.status, json.loads(document.out)["status"]) == (4, 4)
+        assert not opened.history()
+        assert not list(out.glob("*"))
+
+
 def test_an_attack_is_refused_on_private_records(archive: Path, tmp_path: Path) -> None:
     with Ledger(tmp_path / "b.db", epsilon=2.0, delta=1e-5) as opened:
         flags = private(archive, tmp_path / "out", "--ledger", str(tmp_path / "b.db"), "--attack")

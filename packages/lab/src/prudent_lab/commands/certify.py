@@ -1,6 +1,5 @@
 """`prudent certify`: a private classifier, and how many bad records its predictions withstand."""
 
-import contextlib
 import json
 import math
 from pathlib import Path
@@ -13,7 +12,7 @@ from prudent._rounding import exact, rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import display, needs, options
 from prudent.cli.display import as_text, echo, echo_json, neutral, note, remark, show_table
-from prudent_lab.commands import completion
+from prudent_lab.commands import charged, completion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -235,14 +234,12 @@ def _released(
     dataset: str, model: "CertifiedClassifier", ledger: str | None
 ) -> "CertifiedClassifier":
     """The classifier fitted on the training records of an archive, which are private."""
-    from prudent.budget.ledger import Ledger
     from prudent_lab.datasets import archive_arrays
 
     def training() -> "Iterator[tuple[Any, Any]]":
         yield archive_arrays(dataset)[0]  # after the charge
 
-    budget: Any = contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
-    with budget as opened, display.only_elapsed():
+    with charged(ledger) as opened, display.only_elapsed():
         return model.set_params(ledger=opened).fit_chunks(training())
 
 

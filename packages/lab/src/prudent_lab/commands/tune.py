@@ -1,6 +1,5 @@
 """`prudent tune`: the best of many training runs, chosen privately, at one price."""
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +10,7 @@ from prudent._rounding import nearest, rounded_down, rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import options
 from prudent.cli.display import as_text, echo, echo_json, note, only_elapsed
+from prudent_lab.commands import charged
 from prudent_lab.commands.train import device_named, experiment_of, given, with_flags
 from prudent_lab.settings import WatchSettings
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from prudent_lab.search import SettingSearch
 
 
-OVER_BUDGET = 4
 _METHODS = ("dpsgd", "trimmed", "ptr")
 _WATCHED = tuple(field.name for field in attrs.fields(WatchSettings))
 
@@ -93,6 +92,7 @@ def tune(
         _show_price(whole, whole.plan(records), as_json=as_json)
         return
     from prudent.training import accuracy
+    from prudent.tune import tune as run
     from prudent_lab.datasets import load
 
     place, data = device_named(device), load(whole.experiment.dataset)
@@ -101,12 +101,17 @@ def tune(
         if dry_run:
             _show_price(whole, plan, as_json=as_json)
             return
-        best = _tuned(
-            whole.candidate(data, plan, device=place),
-            whole,
-            ledger,
-            {"out": out, "resume": resume, "workers": workers},
-        )
+        with charged(ledger) as budget:
+            best = run(
+                whole.candidate(data, plan, device=place),
+                whole.space,
+                trials=whole.trials,
+                delta=whole.experiment.privacy.delta,
+                ledger=budget,
+                out=out,
+                resume=resume,
+                workers=workers,
+            )
     right = None
     if best.setting is not None and not best.failed:
         right = accuracy(data.test_features, data.test_labels)(best.value)["accuracy"]
@@ -164,29 +169,6 @@ def _search(
         held_out=held_out,
         score_noise=score_noise,
     )
-
-
-def _tuned(
-    candidate: Any, whole: "SettingSearch", ledger: str | None, given: dict[str, Any]
-) -> Any:
-    from prudent.budget.ledger import Ledger, OverBudgetError
-    from prudent.cli.errors import Fault, print_error
-    from prudent.tune import tune as run
-
-    opened: Any = contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
-    try:
-        with opened as budget:
-            return run(
-                candidate,
-                whole.space,
-                trials=whole.trials,
-                delta=whole.experiment.privacy.delta,
-                ledger=budget,
-                **given,
-            )
-    except OverBudgetError as error:
-        print_error(Fault(str(error), status=OVER_BUDGET))
-        raise typer.Exit(OVER_BUDGET) from None
 
 
 def _facts(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
