@@ -407,7 +407,7 @@ def peaks(lines: list[dict[str, Any]]) -> dict[tuple[str, str, int], float]:
 
 
 def plot() -> None:
-    import matplotlib as mpl
+    from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -416,13 +416,13 @@ def plot() -> None:
     lines = recorded()
     seconds, memory = typical(lines, "processor_seconds"), peaks(lines)
     strokes = {
-        "median": (plots._BLACK, "-", "o"),
-        "trimmed mean": (plots._BLUE, (0, (4, 1.5, 1, 1.5)), "s"),
-        "mean": (plots._GREEN, (0, (1, 1)), "D"),
-        "exact median": (plots._VERMILION, (0, (6, 2)), "^"),
+        "median": ("#000000", "-", "o"),
+        "trimmed mean": ("#0072B2", (0, (4, 1.5, 1, 1.5)), "s"),
+        "mean": ("#009E73", (0, (1, 1)), "D"),
+        "exact median": ("#D55E00", (0, (6, 2)), "^"),
     }
     engines = [engine for engine in ENGINES if any(key[0] == engine for key in seconds)]
-    with mpl.rc_context(plots._SETTINGS):
+    with style.context(plots.STYLE):
         figure = Figure(figsize=(3.1 * len(engines), 5.2), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(2, len(engines), sharex=True, sharey="row", squeeze=False)

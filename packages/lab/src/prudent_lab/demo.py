@@ -38,27 +38,6 @@ _SCHEME = (
     "<style>svg { color: #1f2328 } "
     "@media (prefers-color-scheme: dark) { svg { color: #e6edf3 } }</style>"
 )
-_STYLE: Any = {
-    "axes.edgecolor": _INK,
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.labelcolor": _INK,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlecolor": _INK,
-    "axes.titlesize": 10.5,
-    "figure.facecolor": "none",
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "grid.alpha": 0.2,
-    "grid.color": _INK,
-    "legend.frameon": False,
-    "legend.labelcolor": _INK,
-    "svg.hashsalt": "prudent",  # the same picture is the same file
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-}
 
 
 @contextlib.contextmanager
@@ -67,11 +46,11 @@ def panels(count: int, path: Path) -> "Iterator[list[Axes]]":
 
     Text and axes take the colour of the reader's scheme, lines keep their own.
     """
-    import matplotlib as mpl
+    from matplotlib import style
     from matplotlib.figure import Figure
 
     drawn = io.StringIO()
-    with mpl.rc_context(_STYLE):
+    with style.context("prudent_lab.demo"):
         figure = Figure(figsize=(5.2 * count, 4.2), layout="constrained")
         yield list(figure.subplots(1, count, squeeze=False)[0])
         figure.savefig(drawn, format="svg", metadata={"Date": None})

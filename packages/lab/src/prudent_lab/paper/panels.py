@@ -7,10 +7,8 @@ bound holds, and the paper's own training setting, at which it does not hold.
 """
 
 import csv
-import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import attrs
 import numpy as np
@@ -19,6 +17,7 @@ from prudent.accounting import LaplaceTest, ProposeTestReleaseDpEvent
 from prudent.accounting.losses.domination import case_one, dominating, noisy_margin_case
 from prudent.accounting.losses.moments import rdp_to_epsilon_balle, renyi_divergence
 from prudent.accounting.losses.pairs import Dominating
+from prudent_lab.data_files import declared
 from prudent_lab.paper import bounds
 from prudent_lab.paper.bounds import Array, Setting
 from prudent_lab.paper.theorems import (
@@ -41,9 +40,6 @@ LOSS = "exact (PLD)"
 NO_TEST = "no test (PLD)"
 
 _DELTA = 1e-5
-_TRAINING = Setting(256 / 60_000, noise_multiplier=1.1, propose=0.5)
-_FAILURES = {"10⁻⁸": 1e-8, "9·10⁻⁶": 9e-6, "9.9·10⁻⁶": 9.9e-6}
-_PROPOSALS = {"2/3": 2 / 3, "1/3": 1 / 3, "0.1": 0.1}
 _FRACTIONAL_ORDERS = np.concatenate([np.linspace(1.05, 12, 220), np.arange(12.5, 200.5, 0.5)])
 
 
@@ -84,7 +80,10 @@ class Figure:
 
 def figure(number: int) -> Figure:
     """Compute the data of a figure of the paper, 1 to 5."""
-    return _FIGURES[number](number=number)
+    told = declared("prudent_lab.paper", "figures.toml")["figures"][str(number)]
+    over = _OVER[told.pop("over")]
+    panels = (Panel(title, over(**setting)) for title, setting in told.pop("panels").items())
+    return Figure(number=number, panels=tuple(panels), **told)
 
 
 def write_csv(figure: Figure, path: Path) -> None:
@@ -101,7 +100,7 @@ def write_csv(figure: Figure, path: Path) -> None:
         )
 
 
-def _single_release(propose: float, failure: float) -> tuple[Curve, ...]:
+def _over_noise(propose: float, failure: float) -> tuple[Curve, ...]:
     """ε of one release as a function of its noise, by the four analyses."""
     noise = np.linspace(1.0, 8.0, 29)
 
@@ -135,7 +134,9 @@ def _least_epsilon(worst: Dominating | None) -> float:
     return high
 
 
-def _by_order(setting: Setting) -> tuple[Curve, ...]:
+def _over_order(**given: float) -> tuple[Curve, ...]:
+    """Rényi divergence of one sampled release over its order."""
+    setting = Setting(**given)
     orders = np.arange(2.0, 65.0)
     test = LaplaceTest(setting.test_scale)
     release = ProposeTestReleaseDpEvent(
@@ -152,7 +153,9 @@ def _by_order(setting: Setting) -> tuple[Curve, ...]:
     )
 
 
-def _by_rounds(setting: Setting) -> tuple[Curve, ...]:
+def _over_rounds(**given: float) -> tuple[Curve, ...]:
+    """ε of many sampled releases over their number."""
+    setting = Setting(**given)
     rounds = np.unique(np.geomspace(1, 10_000, 17).round())
     return (
         Curve(COMPOSED, rounds, bounds.direct_composed_epsilon(setting, rounds)),
@@ -164,78 +167,8 @@ def _by_rounds(setting: Setting) -> tuple[Curve, ...]:
     )
 
 
-def _over_noise(proposals: dict[str, float], **told: Any) -> Figure:
-    """One release: ε over its noise, a panel for each proposal and δ₀."""
-    panels = (
-        Panel(f"{name}δ₀ = {text}", _single_release(propose, failure))
-        for name, propose in proposals.items()
-        for text, failure in _FAILURES.items()
-    )
-    axes: Any = {"x": "noise multiplier σ₁", "y": "ε", "logarithmic": "y"}
-    return Figure(panels=tuple(panels), columns=len(_FAILURES), **axes, **told)
-
-
-def _over_order(settings: dict[str, Setting], **told: Any) -> Figure:
-    """One sampled release: Rényi divergence over its order, a panel for each setting."""
-    panels = (Panel(text, _by_order(setting)) for text, setting in settings.items())
-    axes: Any = {"x": "order α", "y": "ε(α)", "logarithmic": "xy", "reference": EXACT_RENYI}
-    return Figure(panels=tuple(panels), columns=len(settings), **axes, **told)
-
-
-def _over_rounds(settings: dict[str, Setting], **told: Any) -> Figure:
-    """Many sampled releases: ε over their number, a panel for each setting."""
-    panels = (Panel(text, _by_rounds(setting)) for text, setting in settings.items())
-    axes: Any = {"x": "rounds of composition", "y": "ε", "logarithmic": "xy", "reference": LOSS}
-    return Figure(panels=tuple(panels), columns=len(settings), **axes, **told)
-
-
-_FIGURES: dict[int, Callable[..., Figure]] = {
-    1: functools.partial(
-        _over_noise,
-        {"": 0.5},
-        title="One release: ε over its noise (δ = 10⁻⁵, τ = 1/2, b = 1)",
-        reference=EXACT,
-        note="Theorem 4.2 with its two printed formulas corrected. Rényi: best order in (1, 200]. "
-        "The exact ε hardly depends on how close δ₀ comes to δ, and is below all.",
-    ),
-    2: functools.partial(
-        _over_order,
-        {
-            "q = 0.01, σ₁ = 8, b = 1, δ₀ = 10⁻⁸": Setting(0.01, 8.0, 0.5),
-            "q = 0.01, σ₁ = 8, b = 4, δ₀ = 10⁻⁸": Setting(0.01, 8.0, 0.5, test_scale=4.0),
-            "q = 0.01, σ₁ = 4, b = 1, δ₀ = 10⁻⁴": Setting(0.01, 4.0, 0.5, failure=1e-4),
-            "training: q = 256/60000, σ₁ = 1.1, b = 1, δ₀ = 10⁻⁸": _TRAINING,
-        },
-        title="One sampled release: Rényi divergence over its order (τ = 1/2)",
-        note="White-box is drawn only where its conditions hold: at few orders in the two panels "
-        "on the left, at none in the paper's own training. The plug-in curve runs above the exact "
-        "one in the third panel, so it bounds nothing from below (Errata 1, item 20).",
-    ),
-    3: functools.partial(
-        _over_rounds,
-        {
-            "q = 0.01, σ₁ = 8, τ = 1/2": Setting(0.01, 8.0, 0.5),
-            "training: q = 256/60000, σ₁ = 1.1, τ = 1/2": _TRAINING,
-        },
-        title="Many sampled releases: ε over their number (δ = 10⁻⁵, δ₀ = 10⁻⁸, b = 1)",
-        note="White-box is drawn only where its conditions hold; they fail for the paper's own "
-        "training. Bounds by Rényi divergence use whole orders from 2 to 200.",
-    ),
-    4: functools.partial(
-        _over_noise,
-        {f"τ = {text}, ": propose for text, propose in _PROPOSALS.items()},
-        title="One release: ε over its noise, for three proposals (δ = 10⁻⁵, b = 1)",
-        note="As Figure 1. The smaller the proposal, the more a false pass costs in Rényi "
-        "accounting; the exact ε hardly moves.",
-    ),
-    5: functools.partial(
-        _over_rounds,
-        {
-            f"τ = {text}, σ₁ = {4 / propose:g}": Setting(0.01, 4 / propose, propose)
-            for text, propose in _PROPOSALS.items()
-        },
-        title="Many sampled releases, for three proposals (δ = 10⁻⁵, δ₀ = 10⁻⁸, b = 1, q = 0.01)",
-        note="σ₁ = 4/τ, the least noise at which the white-box bound holds. Almost all of ε is the "
-        "price of the Laplace test.",
-    ),
+_OVER: dict[str, Callable[..., tuple[Curve, ...]]] = {
+    "noise": _over_noise,
+    "order": _over_order,
+    "rounds": _over_rounds,
 }

@@ -8,52 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import matplotlib as mpl
+from matplotlib import style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from prudent_lab.data_files import declared
 from prudent_lab.paper import panels
 
-# Okabe and Ito's colour-blind safe palette.
-_BLACK, _GREY = "#000000", "#8c8c8c"
-_ORANGE, _SKY, _GREEN, _BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
-_VERMILION, _PURPLE = "#D55E00", "#CC79A7"
-
-# A drawing inside a page uses the page's colours, so that both follow dark mode.
-_PAGE_COLOURS = {
-    _BLACK: "currentColor",
-    "#444444": "currentColor",
-    "#555555": "currentColor",
-    "#e6e6e6": "var(--line)",
-    _GREY: "var(--grey)",
-    _ORANGE: "var(--orange)",
-    _SKY: "var(--sky)",
-    _GREEN: "var(--green)",
-    _BLUE: "var(--blue)",
-    _VERMILION: "var(--vermilion)",
-    _PURPLE: "var(--purple)",
-}
-
-_SETTINGS: Any = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": "#444444",
-    "axes.grid": True,
-    "axes.labelsize": 10,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlesize": 10,
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "savefig.dpi": 200,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "prudent",  # makes the output file reproducible
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-}
+STYLE = "prudent_lab.paper.figures"
+"""The style sheet of the figures, as matplotlib names it."""
+_DECLARED = declared("prudent_lab.paper", "figures.toml")
 
 
 @attrs.frozen
@@ -61,25 +26,14 @@ class Stroke:
     """The line style of a curve, the same in every figure."""
 
     colour: str
-    dashes: str | tuple[int, tuple[float, ...]] = "-"
+    dashes: str | tuple[float, ...] = "-"  # a style by name, or lengths of dashes and gaps
     width: float = 1.6
     marker: str = ""
     size: float = 2.8  # of the marker
 
 
-_STROKES: Mapping[str, Stroke] = {
-    panels.DIRECT: Stroke(_VERMILION, (0, (6, 2))),
-    panels.COMPOSED: Stroke(_VERMILION, (0, (6, 2))),
-    panels.SHARPENED: Stroke(_GREEN, (0, (1, 1.2)), 2.0),
-    panels.RENYI: Stroke(_BLUE, (0, (4, 1.5, 1, 1.5))),
-    panels.BLACK_BOX: Stroke(_SKY, (0, (6, 2))),
-    panels.WHITE_BOX: Stroke(_ORANGE, "-", 1.8, "o"),
-    panels.PLUG_IN: Stroke(_GREEN, (0, (1, 1.2)), 2.0),
-    panels.EXACT_RENYI: Stroke(_BLUE, (0, (4, 1.5, 1, 1.5))),
-    panels.EXACT: Stroke(_BLACK, "-", 2.0),
-    panels.LOSS: Stroke(_BLACK, "-", 2.0),
-    panels.NO_TEST: Stroke(_GREY, (0, (2, 2)), 1.4),
-}
+STROKES = {name: Stroke(**told) for name, told in _DECLARED["strokes"].items()}
+"""The strokes of the paper's figures, by curve."""
 
 
 def save(figure: panels.Figure, directory: Path) -> list[Path]:
@@ -89,7 +43,7 @@ def save(figure: panels.Figure, directory: Path) -> list[Path]:
         directory / f"figure{figure.number}.{kind}" for kind in ("csv", "png", "svg")
     )
     panels.write_csv(figure, table)
-    with mpl.rc_context(_SETTINGS):
+    with style.context(STYLE):
         canvas = draw(figure)
         canvas.savefig(image, metadata={"Software": None})
         canvas.set_layout_engine("none")  # keeps the layout computed above
@@ -97,10 +51,10 @@ def save(figure: panels.Figure, directory: Path) -> list[Path]:
     return [table, image, drawing]
 
 
-def inline(figure: panels.Figure, name: str, strokes: Mapping[str, Stroke] = _STROKES) -> str:
+def inline(figure: panels.Figure, name: str, strokes: Mapping[str, Stroke] = STROKES) -> str:
     """A figure as SVG for embedding in a page, in the page's colours."""
     buffer = io.StringIO()
-    with mpl.rc_context(_SETTINGS):
+    with style.context(STYLE):
         unset = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         draw(figure, strokes).savefig(buffer, format="svg", transparent=True, metadata=unset)
     text = buffer.getvalue()
@@ -109,12 +63,12 @@ def inline(figure: panels.Figure, name: str, strokes: Mapping[str, Stroke] = _ST
     text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
     text = re.sub(r"\s*\n\s*", "\n", text)
-    for colour, variable in _PAGE_COLOURS.items():
+    for colour, variable in _DECLARED["page"].items():
         text = text.replace(colour.lower(), variable)
     return text.replace("<svg ", '<svg fill="currentColor" role="img" ', 1).strip()
 
 
-def draw(figure: panels.Figure, strokes: Mapping[str, Stroke] = _STROKES) -> Canvas:
+def draw(figure: panels.Figure, strokes: Mapping[str, Stroke] = STROKES) -> Canvas:
     """Draw the panels of a figure above one legend and one note."""
     rows = -(-len(figure.panels) // figure.columns)
     heights = [2.5] * rows + ([1.5] if figure.reference else [])
@@ -179,7 +133,7 @@ def _draw_curve(axes: Any, curve: panels.Curve, stroke: Stroke) -> None:
         curve.y,
         label=curve.name,
         color=stroke.colour,
-        linestyle=stroke.dashes,
+        linestyle=stroke.dashes if isinstance(stroke.dashes, str) else (0, stroke.dashes),
         linewidth=stroke.width,
         marker=stroke.marker or ("." if len(curve.x) == 1 else ""),
         markersize=stroke.size,

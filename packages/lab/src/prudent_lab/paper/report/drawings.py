@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from prudent_lab.data_files import declared
 from prudent_lab.paper import plots
 from prudent_lab.paper.jobs import published_for
 from prudent_lab.paper.panels import Curve, Figure, Panel
@@ -14,7 +15,7 @@ from prudent_lab.paper.report import display_names
 from prudent_lab.paper.report.comparison import tuned_columns
 from prudent_lab.paper.results import Results
 
-_DASHED, _DOTTED = (0, (4.0, 2.0)), (0, (1.5, 1.5))
+_STROKES = declared("prudent_lab.paper", "figures.toml")["accuracy"]
 _PAPER = "the paper's TSGD+PTR"
 
 
@@ -31,15 +32,9 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> str:
     best, rival = tuned_columns(results, dataset)
     columns = {name: display_names.method(name) for name in ("ptr", "trimmed", "dpsgd")}
     columns |= {best: f"tuned: {display_names.method(best)}", rival: "DP-SGD, same tuning"}
-    styles = (
-        Stroke("#0072B2"),
-        Stroke("#E69F00", _DASHED),
-        Stroke("#8c8c8c", _DOTTED),
-        Stroke("#009E73", marker="o", size=4),
-        Stroke("#CC79A7", _DASHED, marker="s", size=4),
-    )
+    *styles, crosses = (Stroke(**told) for told in _STROKES)
     strokes = dict(zip(columns.values(), styles, strict=False))
-    strokes[_PAPER] = Stroke("#000000", "none", marker="x", size=6)
+    strokes[_PAPER] = crosses
     panels = []
     for corrupt in _corruptions(dataset):
         curves = []
@@ -52,8 +47,8 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> str:
                 curves.append(Curve(name, *map(np.array, zip(*values, strict=True))))
         if curves:
             same = (c for c in published_for(dataset) if (c.corrupt, c.method) == (corrupt, "ptr"))
-            crosses = sorted({(cell.epsilon, cell.accuracy) for cell in same})
-            curves.append(Curve(_PAPER, *map(np.array, zip(*crosses, strict=True))))
+            printed = sorted({(cell.epsilon, cell.accuracy) for cell in same})
+            curves.append(Curve(_PAPER, *map(np.array, zip(*printed, strict=True))))
             panels.append(Panel(display_names.corruption(corrupt), tuple(curves), limits(curves)))
     figure = Figure(panels=tuple(panels), x="ε", y="accuracy, %", columns=4)
     if not panels:
