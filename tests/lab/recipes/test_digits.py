@@ -10,7 +10,6 @@ from prudent_lab.datasets import Dataset
 from prudent_lab.experiment import run
 from prudent_lab.recipes import RECIPES, recipe_named
 from prudent_lab.recipes.digits import (
-    GLYPHS_LINEAR,
     glyph_rows,
     joined_rows,
     scattering_rows,
@@ -19,6 +18,8 @@ from prudent_lab.recipes.digits import (
 )
 from prudent_lab.scattering import scattering
 from prudent_lab.settings import Method
+
+GLYPHS_LINEAR = RECIPES["glyphs-linear"]
 
 
 @pytest.fixture(scope="module")

@@ -18,14 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent._validate import ArgumentError
-from prudent.accounting import GaussianTest
 from prudent_lab.data_files import cached_array
 from prudent_lab.datasets import Dataset
-from prudent_lab.experiment import Recipe, Setup
+from prudent_lab.experiment import Setup
 from prudent_lab.recipes.digits import of_unit_length
 from prudent_lab.recipes.pretraining import SIDE, Encoder, Pretraining, pretrain
 from prudent_lab.recipes.random_images import draw
-from prudent_lab.settings import Experiment, Method
 
 _VERSION = 1  # of the random images and the pretraining; part of the names of cached files
 _REFERENCES = 16_384  # random images whose features define the whitening
@@ -168,32 +166,5 @@ def prepare(data: Dataset, device: torch.device) -> Dataset:
     return data.mapped(colour_features(NETWORK, device))
 
 
-def _recipe(epsilon: float, anchor: str, lr: float) -> Recipe:
-    """The recipe for a budget: a larger one allows larger steps."""
-    return Recipe(
-        name=f"random-images-{epsilon:g}",
-        summary=f"CIFAR10, ε = {epsilon:g}: a linear model on features learned from random images",
-        anchor=anchor,
-        experiment=Experiment.of(
-            dataset="cifar10",
-            method="dpsgd",
-            epsilon=epsilon,
-            delta=1e-5,
-            batch=50_000,
-            steps=100,
-            clip=0.25,
-            lr=lr,
-            momentum=0.9,
-            average=0.9,
-        ),
-        others={Method.PTR: {"clip": 0.5, "propose": 0.5, "test": GaussianTest(400.0)}},
-        setup=Setup(prepare=prepare, build=linear_head),
-    )
-
-
-RANDOM_IMAGES = (
-    _recipe(1.0, "72.3 % at ε = 1 (DP-RandP; Tang et al., 2023)", lr=80.0),
-    _recipe(3.0, "69.3 % at ε = 3 (Tramèr and Boneh, 2021)", lr=144.0),
-    _recipe(8.0, "81.4 % at ε = 8 (De et al., 2022)", lr=288.0),
-)
-"""Recipes for CIFAR10, by budget."""
+SETUP = Setup(prepare=prepare, build=linear_head)
+"""The linear model on features of the recipes."""

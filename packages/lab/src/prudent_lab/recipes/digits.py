@@ -16,7 +16,6 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import attrs
 import dp_accounting as dp
@@ -26,14 +25,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent import _validate
-from prudent.accounting import GaussianTest
 from prudent.certify.features import shipped_network
 from prudent.training.keystream import Key
 from prudent.training.noise import StepState, noise_on
 from prudent_lab.datasets import Dataset
-from prudent_lab.experiment import Prepare, Recipe, Setup
+from prudent_lab.experiment import Prepare, Setup
 from prudent_lab.scattering import CELLS, CHANNELS, scattering
-from prudent_lab.settings import Experiment, Method
 
 Rows = Callable[[Tensor], Tensor]
 """Maps images to rows, each a function of its image alone."""
@@ -238,79 +235,16 @@ def views(rows: Rows, copies: int) -> Prepare:
     return prepare
 
 
-def on_rows(rows: Rows, *, copies: int = 1, whitening: float | None = None) -> Setup:
-    """A linear model on rows of images.
+_ROWS = {"scattering": scattering_rows, "glyphs": glyph_rows, "joined": joined_rows}
+
+
+def on_rows(rows: str, *, copies: int = 1, whitening: float | None = None) -> Setup:
+    """A linear model on rows of images, which are named.
 
     Of each training image `copies` views are averaged before its gradient is clipped. `whitening`
     is the noise multiplier of the released second moment of rows; None: nothing is released.
     """
     release = None if whitening is None else ReleasedWhitening(noise_multiplier=whitening)
-    return Setup(prepare=views(rows, copies), release=release, build=linear, loss=loss_over_views)
-
-
-def full_batch(dataset: str, **settings: Any) -> Experiment:
-    """An experiment whose steps use all of 60,000 records, and a test of the scale that suits it.
-
-    At a given ε, few steps on all records have less noise than many on samples of them.
-    """
-    return Experiment.of(
-        dataset=dataset,
-        method=Method.DPSGD,
-        batch=60_000,
-        steps=300,
-        momentum=0.9,
-        average=0.9,
-        test=GaussianTest(100.0),
-        **settings,
+    return Setup(
+        prepare=views(_ROWS[rows], copies), release=release, build=linear, loss=loss_over_views
     )
-
-
-_TESTED = {"propose": 0.5, "trim": 0.3, "trim_up": 0.01, "trim_down": 0.005}
-"""What TSGD+PTR changes: the proposal, and how much it trims."""
-
-
-def _recipe(
-    name: str, summary: str, anchor: str, experiment: Experiment, setup: Setup, **tested: float
-) -> Recipe:
-    others: dict[Method, dict[str, float]] = {Method.PTR: _TESTED | tested}
-    return Recipe(
-        name=name, summary=summary, anchor=anchor, experiment=experiment, others=others, setup=setup
-    )
-
-
-GLYPHS_LINEAR = _recipe(
-    "glyphs-linear",
-    "MNIST: a linear model on codes of a network trained on synthetic glyphs; a minute on a laptop",
-    "98.1 % at ε = 3 (CNN; Tramèr and Boneh, 2021)",
-    full_batch("mnist", clip=0.02059, lr=1348.0),
-    on_rows(glyph_rows),
-)
-
-DIGITS = (
-    _recipe(
-        "scattering-linear",
-        "MNIST: a linear model on whitened scattering coefficients",
-        "98.7 % at ε = 3 (Tramèr and Boneh, 2021)",
-        full_batch("mnist", clip=0.1206, lr=107.8),
-        on_rows(scattering_rows, whitening=4.0),
-    ),
-    _recipe(
-        "scattering-glyphs",
-        "MNIST: scattering coefficients and codes of a network trained on synthetic glyphs, "
-        "whitened; five views of each image",
-        "98.7 % at ε = 3 (Tramèr and Boneh, 2021)",
-        full_batch("mnist", clip=0.04824, lr=200.2),
-        on_rows(joined_rows, copies=5, whitening=4.0),
-        clip=0.193,
-        propose=0.25,
-    ),
-    GLYPHS_LINEAR,
-    _recipe(
-        "fashion-scattering",
-        "Fashion-MNIST: a linear model on whitened scattering coefficients",
-        "89.7 % at ε = 3 (Tramèr and Boneh, 2021)",
-        full_batch("fashion-mnist", clip=0.0603, lr=308.0),
-        on_rows(scattering_rows, whitening=4.0),
-    ),
-)
-"""The recipes of this module."""
