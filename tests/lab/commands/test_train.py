@@ -11,6 +11,7 @@ from prudent.accounting import ZERO_OUT
 from prudent.cli import command_line, main
 from prudent.training import HeldOut, LossRelease, Plan, Sum
 from prudent.training.run.checkpoint import load_checkpoint
+from prudent_lab import declared
 from prudent_lab.settings import WatchSettings, setting_fields
 
 pytestmark = pytest.mark.usefixtures("same_draws")
@@ -299,6 +300,7 @@ def test_every_setting_of_an_experiment_has_a_flag():
     assert len(settings) == 37
     elsewhere = {"settings", "recipe", "device", "out", "resume", "as_json", "quiet"}
     assert flags_of("train") == settings | elsewhere
+    assert set(declared("prudent_lab.commands", "flags.toml")["flags"]) == settings
     # A search solves for noise that nobody knows, on records whose number is public.
     missing = {"public_size", "corrupt", "seed", "accountant"}
     missing |= {field.name for field in attrs.fields(WatchSettings)} - {"held_out"}  # its own

@@ -1,13 +1,10 @@
-"""Files: what the package declares in its own, the search of data sets, and a cache of arrays."""
+"""Search of data files, and a cache of arrays."""
 
 import contextlib
 import hashlib
 import os
-import tomllib
 from collections.abc import Callable, Iterator
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +16,6 @@ from prudent._files import replacing
 _CHECKOUT = Path(__file__).parents[4]
 # Debian's dataset-* packages install their files here.
 _SYSTEM_FOLDER = Path("/usr/share/datasets")
-
-
-def declared(package: str, file: str) -> dict[str, Any]:
-    """The tables of a TOML file that comes with a package."""
-    return tomllib.loads(resources.files(package).joinpath(file).read_text("utf-8"))
 
 
 def is_file(path: Path) -> bool:

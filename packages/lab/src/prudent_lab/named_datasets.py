@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from prudent._files import sha256
 from prudent._formats import reading
-from prudent_lab.data_files import cached_array, declared
+from prudent_lab import declared
+from prudent_lab.data_files import cached_array
 
 Bytes = npt.NDArray[np.uint8]
 _CIFAR_RECORD = 1 + 3 * 32 * 32

@@ -1,11 +1,11 @@
 """The settings of an experiment: a data set, a method, a budget and a corruption as one value.
 
-Each field is declared once, with what the command line says of it: flags are derived from fields.
-So this module imports no torch, which `--help` would have to wait for.
+Each field is declared once: the command line derives its flags from fields, and says of each what
+`commands/flags.toml` holds. So this module imports no torch, which `--help` would have to wait for.
 """
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
@@ -32,59 +32,38 @@ class Method(_validate.Choice):
     SGD = "sgd"
 
 
-def _late(module: str, name: str) -> Callable[[Any], Any]:
-    """A converter to a class that is imported when it is first used, which `--help` never does."""
-    return lambda value: getattr(importlib.import_module(module), name)(value)
+def _late(module: str, name: str, default: str) -> Any:
+    """A field of a class that is imported when it is first used, which `--help` never does."""
+
+    def made(value: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(value)
+
+    return attrs.field(default=default, converter=made)
 
 
 _FRACTION = _validate.by(_validate.between, 0, 1)
 _POSITIVE = _validate.by(_validate.positive)
+_POSITIVE_OR_NONE: Any = optional(_POSITIVE)
 _COUNT = _validate.by(_validate.count, 1)
-
-
-def _flag(
-    help: str, default: Any = None, shown: str | None = None, check: Any = None, **options: Any
-) -> Any:
-    """A field that the command line makes a flag of; `shown` is its default in words.
-
-    The check is for values; None, where it is the default, needs none.
-    """
-    if shown is None and default is not None:
-        shown = f"{default:g}" if isinstance(default, float) else str(default)
-    known = options if "factory" in options else {"default": default, **options}
-    if check is not None:
-        known["validator"] = optional(check) if default is None else check
-    return attrs.field(**known, metadata={"help": help, "shown": shown})
+_SHARE = _validate.by(_validate.between, 0, 1, ends="[)")
 
 
 @attrs.frozen(kw_only=True)
 class RuleSettings:
     """What is released of each batch. The paper's second learning rate is `lr * fallback_scale`."""
 
-    method: Method = _flag("ptr, trimmed, dpsgd or sgd.", "ptr", converter=Method)
-    clip: float = _flag("R, the clipping norm of gradients.", 1.0)
-    propose: float = _flag("τ/R, the proposed sensitivity.", 0.5)
-    test: "MarginTest" = _flag(
-        "The test: laplace:B, gaussian:S, discrete-laplace:B or discrete-gaussian:S.",
-        shown="gaussian:4",
-        factory=lambda: prudent.GaussianTest(4.0),
-    )
-    failure: float = _flag("δ₀ of the test.", 1e-8, "1e-8")
-    reveals: "Reveals" = _flag(
-        "margin, branch or monotone-branch.",
-        "monotone-branch",
-        converter=_late("prudent.accounting", "Reveals"),
-    )
-    fallback: "Fallback" = _flag(
-        "After a failed test: sum, trimmed or skip.",
-        "sum",
-        converter=_late("prudent.training", "Fallback"),
-    )
-    fallback_scale: float = _flag("Factor on the learning rate of steps whose test failed.", 1.0)
-    trim: float = _flag("Initial trim fraction.", 0.25, check=_FRACTION)
-    trim_up: float = _flag("Added to it when a test fails.", 0.02, check=_FRACTION)
-    trim_down: float = _flag("Subtracted when it passes.", 0.02, check=_FRACTION)
-    trim_most: float = _flag("Largest trim fraction.", 0.5, check=_FRACTION)
+    method: Method = attrs.field(default=Method.PTR, converter=Method)
+    clip: float = 1.0
+    propose: float = 0.5
+    test: "MarginTest" = attrs.field(factory=lambda: prudent.GaussianTest(4.0))
+    failure: float = 1e-8
+    reveals: "Reveals" = _late("prudent.accounting", "Reveals", "monotone-branch")
+    fallback: "Fallback" = _late("prudent.training", "Fallback", "sum")
+    fallback_scale: float = 1.0
+    trim: float = attrs.field(default=0.25, validator=_FRACTION)
+    trim_up: float = attrs.field(default=0.02, validator=_FRACTION)
+    trim_down: float = attrs.field(default=0.02, validator=_FRACTION)
+    trim_most: float = attrs.field(default=0.5, validator=_FRACTION)
 
     def aggregation(self, noise_multiplier: float) -> "Aggregation":
         """The aggregation of the method with the given noise."""
@@ -123,32 +102,15 @@ class PrivacySettings:
     relation is `ZERO_OUT`.
     """
 
-    epsilon: float | None = _flag("Target ε.", 3.0, check=optional(_POSITIVE))
-    delta: float = _flag("Target δ.", 1e-5, "1e-5", check=_validate.by(_validate.small_delta))
-    steps: int | None = _flag(
-        "Steps; solved for if not given.", check=_validate.by(_validate.count)
-    )
-    noise_multiplier: float | None = _flag("σ; solved for if not given.", check=_POSITIVE)
-    batch: int = _flag("Expected batch size.", 256, check=_COUNT)
-    public_size: int | None = _flag(
-        "A publicly known number of records, which determines the sampling rate. Without it "
-        "the true number is used and becomes public.",
-        check=_COUNT,
-    )
-    relation: "Relation | None" = _flag(
-        "Which data sets are neighbours: add-remove (needs --public-size), zero-out or "
-        "replace-one.",
-        shown="add-remove with --public-size, else zero-out",
-    )
-    accountant: "Accountant" = _flag(
-        "pld or rdp.", shown="pld", factory=lambda: prudent.PldAccountant
-    )
-    num_bands: int = _flag(
-        "Correlated noise over so many steps, of dpsgd and trimmed: as many parts of the "
-        "records take turns.",
-        1,
-        check=_COUNT,
-    )
+    epsilon: float | None = attrs.field(default=3.0, validator=_POSITIVE_OR_NONE)
+    delta: float = attrs.field(default=1e-5, validator=_validate.by(_validate.small_delta))
+    steps: int | None = attrs.field(default=None, validator=optional(_validate.by(_validate.count)))
+    noise_multiplier: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
+    batch: int = attrs.field(default=256, validator=_COUNT)
+    public_size: int | None = attrs.field(default=None, validator=optional(_COUNT))
+    relation: "Relation | None" = None
+    accountant: "Accountant" = attrs.field(factory=lambda: prudent.PldAccountant)
+    num_bands: int = attrs.field(default=1, validator=_COUNT)
 
     def __attrs_post_init__(self) -> None:
         from prudent.accounting.relations import check_relation
@@ -185,37 +147,24 @@ class PrivacySettings:
 class OptimizerSettings:
     """What SGD makes of what is released."""
 
-    lr: float = _flag("Learning rate.", 0.5, check=_POSITIVE)
-    momentum: float = _flag(
-        "Momentum of SGD.", 0.0, check=_validate.by(_validate.between, 0, 1, ends="[)")
-    )
-    average: float | None = _flag(
-        "Average the weights over steps, keeping this fraction, such as 0.97.",
-        check=_validate.by(_validate.between, 0, 1, ends="[)"),
-    )
+    lr: float = attrs.field(default=0.5, validator=_POSITIVE)
+    momentum: float = attrs.field(default=0.0, validator=_SHARE)
+    average: float | None = attrs.field(default=None, validator=optional(_SHARE))
 
 
 @attrs.frozen(kw_only=True)
 class WatchSettings:
     """What is released to watch a run by, and when it stops; by default nothing."""
 
-    watch_every: int | None = _flag(
-        "Release the training loss in the first of so many steps, with noise."
+    watch_every: int | None = None
+    watch_bound: float = 3.0
+    watch_noise: float = 10.0
+    held_out: float | None = attrs.field(
+        default=None, validator=optional(_validate.by(_validate.between, 0, 0.9, ends="(]"))
     )
-    watch_bound: float = _flag("With --watch-every: the largest loss of a record.", 3.0)
-    watch_noise: float = _flag("With --watch-every: its noise multiplier.", 10.0)
-    held_out: float | None = _flag(
-        "Hold out this fraction of the training records, or people, and release the accuracy on "
-        "them with noise.",
-        check=_validate.by(_validate.between, 0, 0.9, ends="(]"),
-    )
-    held_out_every: int = _flag("With --held-out: after so many steps each.", 100)
-    held_out_noise: float = _flag("With --held-out: its noise multiplier.", 20.0)
-    patience: int | None = _flag(
-        "Stop when so many released values in a row are no better, and return the best model. The "
-        "price stays that of all steps.",
-        check=_COUNT,
-    )
+    held_out_every: int = 100
+    held_out_noise: float = 20.0
+    patience: int | None = attrs.field(default=None, validator=optional(_COUNT))
 
     def __attrs_post_init__(self) -> None:
         if self.patience is not None and self.watch_every is None and self.held_out is None:
@@ -258,34 +207,16 @@ class Experiment:
     takes the seed of the experiment.
     """
 
-    dataset: str = _flag(
-        "mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH.", "mnist"
-    )
+    dataset: str = "mnist"
     rule: RuleSettings
     privacy: PrivacySettings
     optimizer: OptimizerSettings
     watching: WatchSettings = attrs.field(factory=WatchSettings)
-    corrupt: "str | DataCorruption | GradientCorruption" = _flag(
-        "Corrupt some records: label, label-targeted, feature, class-mean, gradient-match, "
-        "backdoor, gradient, sign-flip, colluding, inner-product, reversed, loud, little or "
-        "mimic, with a ratio up to 0.5 and its strength, such as gradient:0.1:variance=25.",
-        "none",
-    )
-    unit: str | None = _flag(
-        "Protect people: the array of npz:PATH with an id for each training record. Batch and "
-        "public size then count people."
-    )
-    per_unit: str | None = _flag("With --unit: the loss of a person, mean or sum.", shown="mean")
-    records_per_person: int | None = _flag(
-        "With --unit: records of a person that count in a step, at most. Without it: the most "
-        "that one person has, for a price that protects her.",
-        shown="8, or 1 without --unit",
-    )
-    seed: int = _flag(
-        "Seed of all random numbers, including the noise: as secret as the data.",
-        0,
-        "0; for npz:PATH drawn by the operating system",
-    )
+    corrupt: "str | DataCorruption | GradientCorruption" = "none"
+    unit: str | None = None
+    per_unit: str | None = None
+    records_per_person: int | None = None
+    seed: int = 0
 
     def __attrs_post_init__(self) -> None:
         _validate.count(seed=self.seed)

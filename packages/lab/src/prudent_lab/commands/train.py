@@ -16,6 +16,7 @@ from prudent._rounding import rounded_down, rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import options
 from prudent.cli.display import as_text, echo_json, only_elapsed, show_table, shows_progress
+from prudent_lab import declared
 from prudent_lab.commands import completion
 from prudent_lab.settings import Experiment, setting_fields
 
@@ -24,31 +25,12 @@ if TYPE_CHECKING:
     from prudent_lab.recipes import Recipe
 
 
-_PANELS = {
-    "experiment": "Records",
-    "rule": "What is released of a batch",
-    "privacy": "Price and sampling",
-    "optimizer": "Optimizer",
-    "watching": "Watching",
-}
-_METAVARS = {
-    "test": "KIND:SCALE",
-    "reveals": "WHAT",
-    "fallback": "WHAT",
-    "corrupt": "KIND:RATIO[:NAME=VALUE]",
-}
+_DECLARED = declared("prudent_lab.commands", "flags.toml")
 _OFFERED = {
     "dataset": (*completion.DATASETS, "npz:"),
     "method": completion.METHODS,
     "test": options.OFFERED_TESTS[:-1],
     "corrupt": completion.CORRUPTIONS,
-}
-_CHOICES = {
-    "method": ("ptr", "trimmed", "dpsgd", "sgd"),
-    "reveals": ("margin", "branch", "monotone-branch"),
-    "fallback": ("sum", "trimmed", "skip"),
-    "accountant": ("pld", "rdp"),
-    "per_unit": ("mean", "sum"),
 }
 _PERSON = "records_per_person"
 
@@ -69,10 +51,13 @@ def with_flags(
     only = inspect.Parameter.KEYWORD_ONLY
     for part, field, kind in setting_fields():
         if field.name not in without:
-            shown = field.metadata["shown"]
-            told = field.metadata["help"] + ("" if shown is None else f" \\[{shown}]")
-            declared = _flag(field.name, kind, (help or {}).get(field.name, told), _PANELS[part])
-            flag = inspect.Parameter(field.name, only, default=declared, annotation=kind | None)
+            said = _DECLARED["flags"][field.name]
+            default = f"{field.default:g}" if isinstance(field.default, float) else field.default
+            shown = said.get("shown", default)
+            told = said["help"] + ("" if shown is None else f" \\[{shown}]")
+            told, panel = (help or {}).get(field.name, told), _DECLARED["panels"][part]
+            option = _flag(field.name, kind, told, panel)
+            flag = inspect.Parameter(field.name, only, default=option, annotation=kind | None)
             parameters.append(flag)
     options.declare(command, parameters)
 
@@ -84,7 +69,7 @@ def _flag(name: str, kind: type, told: str, panel: str) -> Any:
     return typer.Option(
         None,
         help=told,
-        metavar=_METAVARS.get(name, "NAME"),
+        metavar=_DECLARED["flags"][name].get("metavar", "NAME"),
         autocompletion=options.among(*_OFFERED[name]) if name in _OFFERED else None,
         rich_help_panel=panel,
     )
@@ -120,9 +105,9 @@ def experiment_of(chosen: Mapping[str, Any], recipe: "Recipe | None" = None) -> 
             raise ArgumentError(name, why, got=values[name])
     if values.get("method") == "sgd" or {"steps", "noise_multiplier"} <= set(values):
         values.setdefault("epsilon", None)
-    for name, choices in _CHOICES.items():
-        if name in values and values[name] not in choices:
-            raise ArgumentError(name, f"one of {', '.join(choices)}", got=values[name])
+    for name, flag in _DECLARED["flags"].items():
+        if name in values and values[name] not in flag.get("choices", [values[name]]):
+            raise ArgumentError(name, f"one of {', '.join(flag['choices'])}", got=values[name])
     for name in ("dataset", "corrupt", "unit"):
         if name in values and not isinstance(values[name], str):
             raise ArgumentError(name, "a text", got=values[name])

@@ -10,8 +10,8 @@ import json
 from importlib import resources
 from typing import Any
 
+from prudent_lab import declared
 from prudent_lab.certifying import percent
-from prudent_lab.data_files import declared
 
 
 @functools.cache

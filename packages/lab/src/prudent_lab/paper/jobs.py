@@ -15,8 +15,8 @@ import attrs
 
 from prudent import _validate
 from prudent.accounting import GaussianTest, LaplaceTest
+from prudent_lab import declared
 from prudent_lab.corruption import AIMED, GradientCorruption, parse
-from prudent_lab.data_files import declared
 from prudent_lab.paper.results import RunKey
 from prudent_lab.settings import Experiment
 

@@ -17,7 +17,7 @@ from prudent.accounting import LaplaceTest, ProposeTestReleaseDpEvent
 from prudent.accounting.losses.domination import case_one, dominating, noisy_margin_case
 from prudent.accounting.losses.moments import rdp_to_epsilon_balle, renyi_divergence
 from prudent.accounting.losses.pairs import Dominating
-from prudent_lab.data_files import declared
+from prudent_lab import declared
 from prudent_lab.paper import bounds
 from prudent_lab.paper.bounds import Array, Setting
 from prudent_lab.paper.theorems import (

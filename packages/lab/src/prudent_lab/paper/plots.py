@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from prudent_lab.data_files import declared
+from prudent_lab import declared
 from prudent_lab.paper import panels
 
 STYLE = "prudent_lab.paper.figures"

@@ -12,7 +12,7 @@ from typing import Any
 
 from prudent._validate import ArgumentError
 from prudent.accounting import GaussianTest
-from prudent_lab.data_files import declared
+from prudent_lab import declared
 from prudent_lab.experiment import Recipe
 from prudent_lab.recipes import colour, digits
 from prudent_lab.settings import Experiment, Method

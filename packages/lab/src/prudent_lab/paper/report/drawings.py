@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from prudent_lab.data_files import declared
+from prudent_lab import declared
 from prudent_lab.paper import plots
 from prudent_lab.paper.jobs import published_for
 from prudent_lab.paper.panels import Curve, Figure, Panel
