@@ -28,7 +28,7 @@ from prudent.accounting import GaussianTest, LaplaceTest, MarginTest, Run
 from prudent.accounting.calibration import UnreachableTargetError
 from prudent.accounting.robustness import Certifier
 from prudent_lab.explore import sliders
-from prudent_lab.paper import bounds
+from prudent_lab.paper import panels
 
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 COUNTS = (20_000, 2_000)
@@ -132,7 +132,7 @@ def _by_the_paper(setting: Training, steps: Sequence[int]) -> Sequence[float]:
     """ε by Theorem 4.4, which is for Laplace tests that publish their noisy margin."""
     if setting.test != "laplace":
         return [math.nan] * len(steps)
-    published = bounds.Setting(
+    published = panels.Setting(
         setting.sampling_rate,
         setting.noise_multiplier,
         setting.propose,
@@ -140,7 +140,7 @@ def _by_the_paper(setting: Training, steps: Sequence[int]) -> Sequence[float]:
         setting.failure,
         setting.delta,
     )
-    epsilons: Sequence[float] = bounds.white_box_epsilon(published, np.array(steps, float)).tolist()
+    epsilons: Sequence[float] = panels.white_box_epsilon(published, np.array(steps, float)).tolist()
     return epsilons
 
 

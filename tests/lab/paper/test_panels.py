@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prudent_lab.paper import bounds, panels, plots, theorems
-from prudent_lab.paper.bounds import Setting
-from prudent_lab.paper.panels import Curve, Figure, Panel
+from prudent_lab.paper import panels, plots, theorems
+from prudent_lab.paper.panels import Curve, Figure, Panel, Setting
 from prudent_lab.paper.theorems import ConditionError
 
 TRAINING = Setting(256 / 60_000, 1.1, 0.5)
@@ -85,12 +84,12 @@ def test_the_curve_called_a_lower_bound_exceeds_the_exact_one(second: Figure) ->
 @pytest.mark.parametrize("setting", [TRAINING, WITHIN])
 def test_every_bound_on_composition_is_above_the_exact_one(setting: Setting) -> None:
     steps = np.array([1.0, 30.0, 1000.0])
-    exact = bounds.exact_epsilon(setting, steps)
+    exact = panels.exact_epsilon(setting, steps)
     for bound in (
-        bounds.white_box_epsilon,
-        bounds.black_box_epsilon,
-        bounds.exact_renyi_epsilon,
-        bounds.direct_composed_epsilon,
+        panels.white_box_epsilon,
+        panels.black_box_epsilon,
+        panels.exact_renyi_epsilon,
+        panels.direct_composed_epsilon,
     ):
         others = bound(setting, steps)
         known = np.isfinite(others)
@@ -99,14 +98,14 @@ def test_every_bound_on_composition_is_above_the_exact_one(setting: Setting) -> 
 
 def test_the_white_box_is_missing_in_the_papers_training() -> None:
     steps = np.array([1.0, 1000.0])
-    assert np.all(np.isnan(bounds.white_box_epsilon(TRAINING, steps)))
-    assert np.all(np.isfinite(bounds.white_box_epsilon(WITHIN, steps)))
+    assert np.all(np.isnan(panels.white_box_epsilon(TRAINING, steps)))
+    assert np.all(np.isfinite(panels.white_box_epsilon(WITHIN, steps)))
     with pytest.raises(ConditionError):
         theorems.white_box_rdp(2.0, TRAINING.sampling_rate, **TRAINING.mechanism)
 
 
 def test_direct_composition_ends_where_the_tests_use_all_of_delta() -> None:
-    assert math.isnan(bounds.direct_composed_epsilon(WITHIN, np.array([200_000.0]))[0])
+    assert math.isnan(panels.direct_composed_epsilon(WITHIN, np.array([200_000.0]))[0])
 
 
 def test_the_table_has_every_point_and_no_gap(second: Figure, tmp_path: Path) -> None:
