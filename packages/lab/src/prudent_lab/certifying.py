@@ -31,12 +31,7 @@ from prudent.certify.counts import (
 from prudent.records.arrays import parts
 from prudent.release.columns.column import SourceError, redact_errors
 from prudent.release.noise import Distribution, Noise, SecureNoise
-from prudent_lab.attacks import (
-    Target,
-    accuracy_after,
-    best_attacks,
-    changed_at,
-)
+from prudent_lab.attacks import Target, accuracy_after, best_attacks, changed_at
 from prudent_lab.data_files import cached_array
 
 if TYPE_CHECKING:

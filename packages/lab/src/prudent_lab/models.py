@@ -132,11 +132,7 @@ def vgg16(path: Path | str) -> VGG16Features:
 
 
 def with_features(
-    dataset: Dataset,
-    network: nn.Module,
-    *,
-    size: int = 96,
-    device: torch.device | str = "cpu",
+    dataset: Dataset, network: nn.Module, *, size: int = 96, device: torch.device | str = "cpu"
 ) -> Dataset:
     """The data set with its images replaced by the network's features.
 

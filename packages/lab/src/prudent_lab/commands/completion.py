@@ -17,5 +17,4 @@ RECIPES = (
     *("scattering-linear", "scattering-glyphs", "glyphs-linear", "fashion-scattering"),
     *("random-images-1", "random-images-3", "random-images-8"),
 )
-METHODS = ("ptr", "trimmed", "dpsgd", "sgd")
 DEVICES = ("cpu", "cuda")

@@ -10,19 +10,12 @@ def data_sets() -> Iterator[DoctorFinding]:
     from prudent_lab.data_files import cache_folder, search_folders
     from prudent_lab.named_datasets import NAMED_DATASETS
 
-    found = {
-        name: next(
-            (
-                folder
-                for folder in search_folders(name)
-                if any(form.paths(folder) is not None for form in source.forms)
-            ),
-            None,
-        )
+    there = [
+        name
         for name, source in NAMED_DATASETS.items()
-    }
-    there = [name for name, folder in found.items() if folder is not None]
-    absent = [name for name, folder in found.items() if folder is None]
+        if any(form.paths(folder) for folder in search_folders(name) for form in source.forms)
+    ]
+    absent = [name for name in NAMED_DATASETS if name not in there]
     if there:
         yield DoctorFinding("data sets", "ok", ", ".join(there))
     if absent:

@@ -24,15 +24,13 @@ if TYPE_CHECKING:
     from prudent_lab.experiment import ExperimentResult
     from prudent_lab.recipes import Recipe
 
-
 _DECLARED = declared("prudent_lab.commands", "flags.toml")
 _OFFERED = {
     "dataset": (*completion.DATASETS, "npz:"),
-    "method": completion.METHODS,
+    "method": _DECLARED["flags"]["method"]["choices"],
     "test": options.OFFERED_TESTS[:-1],
     "corrupt": completion.CORRUPTIONS,
 }
-_PERSON = "records_per_person"
 
 
 def flag_names() -> set[str]:
@@ -111,7 +109,7 @@ def experiment_of(chosen: Mapping[str, Any], recipe: "Recipe | None" = None) -> 
     for name in ("dataset", "corrupt", "unit"):
         if name in values and not isinstance(values[name], str):
             raise ArgumentError(name, "a text", got=values[name])
-    records = None if "unit" in values else values.pop(_PERSON, None)
+    records = None if "unit" in values else values.pop("records_per_person", None)
     if records is not None or "relation" in values:
         derived = "zero-out" if values.get("public_size") is None else "add-remove"
         name = values.get("relation", derived)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from prudent.training import Plan
     from prudent_lab.search import SettingSearch
 
-
 _METHODS = ("dpsgd", "trimmed", "ptr")
 _WATCHED = tuple(field.name for field in attrs.fields(WatchSettings))
 

@@ -33,12 +33,12 @@ _SMALL_FRONTIER = ("none", "gradient-match:0.2", "colluding:0.2", "inner-product
 class Published:
     """One number printed in the paper."""
 
-    table: int
+    table: int = attrs.field(converter=int)
     dataset: str
     corrupt: str
-    epsilon: float
+    epsilon: float = attrs.field(converter=float)
     method: str
-    accuracy: float
+    accuracy: float = attrs.field(converter=float)
 
 
 @functools.cache
@@ -48,14 +48,7 @@ def published() -> tuple[Published, ...]:
     known = settings()["datasets"]
     instead = {mine["paper"]: name for name, mine in known.items() if mine["paper"] not in known}
     return tuple(
-        Published(
-            int(row["table"]),
-            instead.get(row["dataset"], row["dataset"]),
-            row["corrupt"],
-            float(row["epsilon"]),
-            row["method"],
-            float(row["accuracy"]),
-        )
+        Published(**row | {"dataset": instead.get(row["dataset"], row["dataset"])})
         for row in csv.DictReader(text.splitlines())
     )
 

@@ -117,14 +117,10 @@ def paper_table(results: Results, number: int, dataset: str, choice: CellChoice 
         f"Tuned setting: {tuned[0]}." if tuned[0] not in ("", "ours") else "",
     ]
     title = f"Table {number}: {display_names.dataset(dataset)}"
-    return _by_place(here, run, title, " ".join(filter(None, notes)))
-
-
-def _by_place(places: list[Place], columns: dict[str, list[Cell]], title: str, note: str) -> Table:
-    corruptions = (display_names.corruption(corrupt) for _, corrupt, _ in places)
-    epsilons = (f"{epsilon:g}" for *_, epsilon in places)
-    rows = zip(corruptions, epsilons, *columns.values(), strict=True)
-    return Table(("corruption", "ε", *columns), rows, title, note)
+    places = ((display_names.corruption(corrupt), f"{epsilon:g}") for _, corrupt, epsilon in here)
+    cells = zip(*run.values(), strict=True)
+    shown = ((*place, *row) for place, row in zip(places, cells, strict=True))
+    return Table(("corruption", "ε", *run), shown, title, " ".join(filter(None, notes)))
 
 
 def _usual_seeds(cells: Iterable[Estimate | None]) -> int | None:
@@ -142,21 +138,19 @@ def plain_table(
         for place, methods in printed(table, name).items():
             for method, accuracy in methods.items():
                 if choice.has(corrupt=place[1], epsilon=place[2], method=method):
-                    data, row = display_names.data_behind(name), results.row(place)
-                    tuned = {
-                        "best_setting": best or None,
-                        "best": _plain(row.get((best, "pld"))),
-                        "dpsgd_same_tuning": _plain(row.get((rival, "pld"))),
-                    }
-                    cell = {"table": table, "paper": accuracy}
-                    found.append(cell | _plain_cell(results, place, data, method) | tuned)
+                    row = results.row(place)
+                    found.append(
+                        {"table": table, "paper": accuracy}
+                        | dict(zip(("dataset", "corrupt", "epsilon"), place, strict=True))
+                        | {"data": display_names.data_behind(name), "method": method}
+                        | {of: _plain(row.get((method, of))) for of in ACCOUNTANTS}
+                        | {
+                            "best_setting": best or None,
+                            "best": _plain(row.get((best, "pld"))),
+                            "dpsgd_same_tuning": _plain(row.get((rival, "pld"))),
+                        }
+                    )
     return found
-
-
-def _plain_cell(results: Results, place: Place, data: str, method: str) -> dict[str, Any]:
-    ours = {of: _plain(results.row(place).get((method, of))) for of in ACCOUNTANTS}
-    where = zip(("dataset", "corrupt", "epsilon"), place, strict=True)
-    return dict(where) | {"data": data, "method": method} | ours
 
 
 def _plain(cell: Estimate | None) -> dict[str, Any] | None:

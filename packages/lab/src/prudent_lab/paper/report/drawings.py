@@ -36,7 +36,7 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> str:
     strokes = dict(zip(columns.values(), styles, strict=False))
     strokes[_PAPER] = crosses
     panels = []
-    for corrupt in _corruptions(dataset):
+    for corrupt in dict.fromkeys(cell.corrupt for cell in published_for(dataset)):
         curves = []
         for column, name in columns.items():
             epsilons = sorted({reading.epsilon for reading in results.of(dataset, corrupt, column)})
@@ -55,10 +55,6 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> str:
         return ""
     drawn = drawing(figure, f"curve-{dataset}", "wide curves", strokes=strokes)
     return f"<h3>{html.escape(display_names.dataset(dataset))}</h3>\n{drawn}"
-
-
-def _corruptions(dataset: str) -> list[str]:
-    return list(dict.fromkeys(cell.corrupt for cell in published_for(dataset)))
 
 
 def limits(curves: Sequence[Curve]) -> tuple[float, float] | None:
