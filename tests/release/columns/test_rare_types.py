@@ -2,6 +2,7 @@
 
 import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +11,19 @@ ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 pytest.importorskip("opendp", reason="needs the extra `tables`")
 
 import pyarrow as pa  # noqa: E402
+import pyarrow.parquet  # noqa: E402
 
+import prudent  # noqa: E402
 from prudent._validate import ArgumentError  # noqa: E402
 from prudent.release import statistics  # noqa: E402
-from prudent.release.columns.opening import open_groups, open_private_groups  # noqa: E402
+from prudent.release.columns.column import SourceError  # noqa: E402
+from prudent.release.columns.opening import (  # noqa: E402
+    open_column,
+    open_groups,
+    open_private_groups,
+)
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
-from tests.release.recording import Book  # noqa: E402
+from tests.release.recording import Book, Silence  # noqa: E402
 
 FIRST = datetime.date(2024, 5, 30)
 DAYS = [FIRST + datetime.timedelta(days=i % 3) for i in range(600)]
@@ -117,3 +125,39 @@ def test_dates_of_postgresql_may_be_groups(money: str) -> None:
     assert open_private_groups(connect=money, table="pay", by="day").counts() == {FIRST: 200}
     columns = open_groups(None, "amount", connect=money, table="pay", by="day", groups=[FIRST])
     assert columns[FIRST].count() == 200
+
+
+def _decimals(digits: int, *, bits: int = 128) -> pa.Array:
+    """1.5 twice hundred times, then four numbers with more digits than their type."""
+    odd = [10**digits, -(10**digits), 2 ** (bits - 1) - 1, -(2 ** (bits - 1))]
+    stored = [15] * 200 + [each % 2**bits for each in odd]
+    data = pa.py_buffer(b"".join(each.to_bytes(bits // 8, "little") for each in stored))
+    dtype = {32: pa.decimal32, 64: pa.decimal64, 128: pa.decimal128}[bits](digits, 1)
+    return pa.Array.from_buffers(dtype, len(stored), [None, data])
+
+
+@pytest.mark.parametrize(
+    ("digits", "bits"), [(2, 32), (4, 64), (9, 64), (5, 128), (18, 128), (20, 128), (38, 128)]
+)
+def test_a_decimal_with_more_digits_than_its_type_is_no_value(digits: int, bits: int) -> None:
+    """DuckDB would read what its memory holds, of other records."""
+    table = pa.table({"x": _decimals(digits, bits=bits).slice(1)})
+    assert prudent.count(table, "x", epsilon=50, noise=Silence()).value == 199
+    assert open_column(table, "x").order_statistics(1, 203).tolist() == [15.0] * 199
+
+
+def test_decimals_of_a_file_in_more_bytes_than_their_digits_need_are_refused(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "t.parquet"
+    table = pa.table({"x": _decimals(38), "y": [1.0] * 204})
+    pa.parquet.write_table(table, file, store_schema=False)
+    written = file.read_bytes()
+    digits = b"\x15\x02\x15\x4c"  # one after the point, and 38 in all
+    assert written.count(digits) == 2
+    written = written.replace(digits, b"\x15\x02\x15\x18")  # 12
+    file.write_bytes(written)
+    assert pa.parquet.read_schema(file).field("x").type == pa.decimal128(12, 1)
+    with pytest.raises(SourceError, match="as many bytes as their digits need, got more in 'x'"):
+        open_column(file, "x")
+    assert len(open_column(file, "y").order_statistics(1, 204)) == 204

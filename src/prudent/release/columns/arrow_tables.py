@@ -27,6 +27,7 @@ from prudent.release.columns.sources import embedded
 from prudent.release.columns.table_columns import TableColumn
 from prudent.release.lattice import FloatArray
 
+_HELD = ((2, 4), (4, 9), (8, 18), (16, 38), (32, 76))  # bytes of a decimal, and its most digits
 _MICROSECONDS = {"s": 10**6, "ms": 10**3}
 
 
@@ -144,7 +145,31 @@ def _registered(columns: Mapping[str, npt.NDArray[Any]]) -> ir.Table:
 def registered(backend: Any, data: pa.Table) -> ir.Table:
     """Register a table in memory with DuckDB."""
     kept = data.schema
-    return _as_typed(backend, data.cast(_as_stored(kept)), kept)
+    data = data.cast(_as_stored(kept))
+    for place, field in enumerate(data.schema):
+        if pa.types.is_decimal(field.type) and field.type.bit_width <= 128:
+            parts = [_with_digits(part, field.type) for part in data[field.name].chunks]
+            data = data.set_column(place, field, pa.chunked_array(parts, field.type))
+    return _as_typed(backend, data, kept)
+
+
+def _with_digits(decimals: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Decimals without those that have more digits than their type.
+
+    At some of them DuckDB stops, and for others it returns what its memory holds, of other records.
+    """
+    words = np.frombuffer(decimals.buffers()[1] or b"", f"i{min(dtype.bit_width // 8, 8)}")
+    words = words.reshape(-1, max(dtype.bit_width // 64, 1))[decimals.offset :][: len(decimals)]
+    low = words[:, 0].astype(np.int64)
+    high = words[:, 1] if words.shape[1] > 1 else low >> 63
+    low, least, most = low.view(np.uint64), -(10**dtype.precision), 10**dtype.precision
+    fits = (high > least >> 64) | ((high == least >> 64) & (low > least % 2**64))
+    fits &= (high < most >> 64) | ((high == most >> 64) & (low < most % 2**64))
+    if fits.all():
+        return decimals
+    fits &= decimals.is_valid().to_numpy(zero_copy_only=False)
+    bits = np.packbits(fits, bitorder="little")
+    return pa.Array.from_buffers(dtype, len(fits), [pa.py_buffer(bits), pa.py_buffer(words)])
 
 
 def scanned(backend: Any, files: Sequence[str], columns: Sequence[str] | None) -> ir.Table:
@@ -192,7 +217,13 @@ def needs_care(files: Sequence[str], columns: Sequence[str] | None) -> bool:
                 f"Expected files with the same columns and types, got {what} in {file!r} than in "
                 f"{files[0]!r}."
             )
-    if any(_stored(each) != each for each in first.values()):
+    loose = {name: file for file in files for name in _loose(file)}
+    if unread := sorted(loose.keys() & first.keys()):
+        raise SourceError(
+            f"Expected decimals in as many bytes as their digits need, got more in {unread[0]!r} "
+            f"of {loose[unread[0]]!r}. Write that file again, with DuckDB."
+        )
+    if loose or any(_stored(each) != each for each in first.values()):
         return True
     # DuckDB reads the statistics of every column, and fails at those of times.
     every = _used(files[0], None).values()
@@ -212,6 +243,21 @@ def _used(file: str, columns: Sequence[str] | None) -> dict[str, pa.DataType]:
         for field in schema
     }
     return {name: types[name] for name in types if columns is None or name in columns}
+
+
+def _loose(file: str) -> list[str]:
+    """The decimals in more bytes than DuckDB reads them into; it stops at one that does not fit."""
+    import pyarrow.parquet
+
+    schema = pyarrow.parquet.read_metadata(file).schema
+    columns = [schema.column(place) for place in range(len(schema))]
+    decimals = [each for each in columns if each.logical_type.type == "DECIMAL"]
+    return [
+        each.path
+        for each in decimals
+        if each.physical_type.endswith("BYTE_ARRAY")
+        and not 0 < each.length <= next(size for size, most in _HELD if each.precision <= most)
+    ]
 
 
 def _dataset(
