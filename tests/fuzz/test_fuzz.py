@@ -59,6 +59,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "_formats.py",  # npz, by datasets, classifier and features
         "accounting/serialisation.py",  # event
         "certify/features/__init__.py",  # features network; comes with the package
+        "prudent_lab/__init__.py",  # declarations; come with the package
         "prudent_lab/features/sentences.py",
         "certify/classifier.py",  # classifier
         "cli/answering.py",  # options
