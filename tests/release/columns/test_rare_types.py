@@ -10,6 +10,7 @@ import pytest
 ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 pytest.importorskip("opendp", reason="needs the extra `tables`")
 
+import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
@@ -146,18 +147,44 @@ def test_a_decimal_with_more_digits_than_its_type_is_no_value(digits: int, bits:
     assert open_column(table, "x").order_statistics(1, 203).tolist() == [15.0] * 199
 
 
+def _relabelled(file: Path, digits: int) -> None:
+    """Let a file say that its decimals, of 9 or 38 digits, have fewer."""
+    written = file.read_bytes()
+    said = next(each for each in (b"\x15\x02\x15\x4c", b"\x15\x02\x15\x12") if each in written)
+    assert written.count(said) == 2  # one digit after the point, and 38 or 9 in all
+    file.write_bytes(written.replace(said, said[:3] + bytes([2 * digits])))
+    assert pa.parquet.read_schema(file).field("x").type == pa.decimal128(digits, 1)
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_decimals_of_a_file_in_wide_integers_are_no_value_beyond_their_digits(
+    text: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "t.parquet"
+    odd = [Decimal("20000000.0"), Decimal("1000.0")]
+    columns = {"x": pa.array([Decimal("1.5")] * 200 + odd, pa.decimal128(9, 1)), "y": [1.0] * 202}
+    table = pa.table(columns | ({"z": ["a"] * 202} if text else {}))
+    pa.parquet.write_table(table, file, store_schema=False, store_decimal_as_integer=True)
+    _relabelled(file, 4)
+    assert open_column(file, "x").order_statistics(1, 202).tolist() == [15.0] * 200
+    assert len(open_column(file, "y").order_statistics(1, 202)) == 202
+
+
+def test_run_end_encoded_decimals_have_their_digits_as_well() -> None:
+    words = np.array([15, 0, 15, 0])
+    values = pa.Array.from_buffers(pa.decimal128(4, 1), 2, [None, pa.py_buffer(words)])
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([3, 4], pa.int32()), values)
+    words[2] = 10**6  # Arrow checks what it makes, and not what is in memory later
+    assert open_column(pa.table({"x": runs}), "x").order_statistics(1, 4).tolist() == [15.0] * 3
+
+
 def test_decimals_of_a_file_in_more_bytes_than_their_digits_need_are_refused(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "t.parquet"
     table = pa.table({"x": _decimals(38), "y": [1.0] * 204})
     pa.parquet.write_table(table, file, store_schema=False)
-    written = file.read_bytes()
-    digits = b"\x15\x02\x15\x4c"  # one after the point, and 38 in all
-    assert written.count(digits) == 2
-    written = written.replace(digits, b"\x15\x02\x15\x18")  # 12
-    file.write_bytes(written)
-    assert pa.parquet.read_schema(file).field("x").type == pa.decimal128(12, 1)
+    _relabelled(file, 12)
     with pytest.raises(SourceError, match="as many bytes as their digits need, got more in 'x'"):
         open_column(file, "x")
     assert len(open_column(file, "y").order_statistics(1, 204)) == 204

@@ -27,6 +27,9 @@ from prudent.release.columns.sources import embedded
 from prudent.release.columns.table_columns import TableColumn
 from prudent.release.lattice import FloatArray
 
+# DuckDB reads a decimal into as few bytes as its digits need, may stop at one that does not fit,
+# and may return what its memory holds.
+_NARROWED = {"INT32": 4, "INT64": 9}  # the most digits for which it takes fewer than are stored
 _HELD = ((2, 4), (4, 9), (8, 18), (16, 38), (32, 76))  # bytes of a decimal, and its most digits
 _MICROSECONDS = {"s": 10**6, "ms": 10**3}
 
@@ -144,11 +147,18 @@ def _registered(columns: Mapping[str, npt.NDArray[Any]]) -> ir.Table:
 
 def registered(backend: Any, data: pa.Table) -> ir.Table:
     """Register a table in memory with DuckDB."""
+    for place, field in enumerate(data.schema):
+        if pa.types.is_run_end_encoded(field.type):
+            import pyarrow.compute
+
+            decoded = map(pyarrow.compute.run_end_decode, data.column(place).chunks)
+            plain = pa.chunked_array(decoded, field.type.value_type)
+            data = data.set_column(place, field.name, plain)
     kept = data.schema
     data = data.cast(_as_stored(kept))
     for place, field in enumerate(data.schema):
         if pa.types.is_decimal(field.type) and field.type.bit_width <= 128:
-            parts = [_with_digits(part, field.type) for part in data[field.name].chunks]
+            parts = [_with_digits(part, field.type) for part in data.column(place).chunks]
             data = data.set_column(place, field, pa.chunked_array(parts, field.type))
     return _as_typed(backend, data, kept)
 
@@ -178,6 +188,10 @@ def scanned(backend: Any, files: Sequence[str], columns: Sequence[str] | None) -
     used = [field for field in schema if columns is None or field.name in columns]
     kept = pa.schema(used or schema)
     stored, repeated = _as_stored(kept), _repeated(files, kept)
+    for place, field in enumerate(stored):
+        if pa.types.is_decimal(field.type) and field.type.precision <= _NARROWED["INT64"]:
+            every = pa.decimal128(20, field.type.scale)  # of 64 bits
+            stored = stored.set(place, field.with_type(every))
     for name in repeated:
         place = stored.get_field_index(name)
         stored = stored.set(place, pa.field(name, pa.dictionary(pa.int32(), pa.binary())))
@@ -217,13 +231,19 @@ def needs_care(files: Sequence[str], columns: Sequence[str] | None) -> bool:
                 f"Expected files with the same columns and types, got {what} in {file!r} than in "
                 f"{files[0]!r}."
             )
-    loose = {name: file for file in files for name in _loose(file)}
+    loose, narrowed = {}, False
+    for file in files:
+        for column in _decimals(file):
+            narrowed |= column.precision <= _NARROWED.get(column.physical_type, 0)
+            held = next(size for size, most in _HELD if column.precision <= most)
+            if column.physical_type.endswith("BYTE_ARRAY") and not 0 < column.length <= held:
+                loose[column.path] = file
     if unread := sorted(loose.keys() & first.keys()):
         raise SourceError(
             f"Expected decimals in as many bytes as their digits need, got more in {unread[0]!r} "
             f"of {loose[unread[0]]!r}. Write that file again, with DuckDB."
         )
-    if loose or any(_stored(each) != each for each in first.values()):
+    if loose or narrowed or any(_stored(each) != each for each in first.values()):
         return True
     # DuckDB reads the statistics of every column, and fails at those of times.
     every = _used(files[0], None).values()
@@ -245,19 +265,13 @@ def _used(file: str, columns: Sequence[str] | None) -> dict[str, pa.DataType]:
     return {name: types[name] for name in types if columns is None or name in columns}
 
 
-def _loose(file: str) -> list[str]:
-    """The decimals in more bytes than DuckDB reads them into; it stops at one that does not fit."""
+def _decimals(file: str) -> list[Any]:
+    """How the decimals of a file are stored."""
     import pyarrow.parquet
 
     schema = pyarrow.parquet.read_metadata(file).schema
     columns = [schema.column(place) for place in range(len(schema))]
-    decimals = [each for each in columns if each.logical_type.type == "DECIMAL"]
-    return [
-        each.path
-        for each in decimals
-        if each.physical_type.endswith("BYTE_ARRAY")
-        and not 0 < each.length <= next(size for size, most in _HELD if each.precision <= most)
-    ]
+    return [each for each in columns if each.logical_type.type == "DECIMAL"]
 
 
 def _dataset(
@@ -311,6 +325,9 @@ def _image(column: ir.Column, dtype: pa.DataType) -> ir.Value | None:
     """Convert a stored column to a string or a time; None if no conversion is needed."""
     if pa.types.is_dictionary(dtype):
         return _image(column, dtype.value_type)
+    if pa.types.is_decimal(dtype):
+        declared = dt.Decimal(dtype.precision, dtype.scale)
+        return None if column.type() == declared else tried(column.cast(declared))
     if _stored(dtype) == dtype or pa.types.is_float16(dtype):
         return None
     if pa.types.is_duration(dtype):
