@@ -57,14 +57,33 @@ def test_columns(name: str) -> None:
     assert prudent.mean(COLUMNS[name](), **GIVEN).value == pytest.approx(49.5)
 
 
-def test_a_stream_that_is_read_once_answers_what_opens_it_twice() -> None:
-    table = prudent.Table(TABLE.to_reader(), noise=Silence())
+def _of_a_file() -> Any:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    return pa.ipc.open_stream(sink.getvalue())
+
+
+@pytest.mark.parametrize("stream", [TABLE.to_reader, _of_a_file])
+def test_a_stream_that_is_read_once_answers_what_opens_it_twice(stream: Any) -> None:
+    table = prudent.Table(stream(), noise=Silence())
     computed = "SELECT city, count(*) / 2 AS half FROM t GROUP BY city ORDER BY half"
     found = table.sql(computed, epsilon=50, delta=1e-6)["half"]
     assert {name: each.value for name, each in found.items()} == {"a": 25, "b": 25}
     assert table.count(epsilon=1).value == 100
     described = table.describe(epsilon=50)
     assert described["count(city)"].value == 100
+
+
+def test_a_stream_that_breaks_off_is_never_an_empty_table() -> None:
+    def batches() -> Any:
+        yield from TABLE.to_batches()
+        raise OSError
+
+    table = prudent.Table(pa.RecordBatchReader.from_batches(TABLE.schema, batches()))
+    for _ in range(2):
+        with pytest.raises(SourceError):
+            table.count(epsilon=1)
 
 
 def test_a_stream_that_no_table_can_be_kept_for_is_refused_before_its_charge() -> None:

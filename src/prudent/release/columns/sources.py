@@ -10,6 +10,7 @@ import functools
 import glob
 import os
 import re
+import threading
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -36,8 +37,9 @@ _DATABASE = {".duckdb", ".ddb"}
 _SCHEME = re.compile(r"([a-z]{2,20})://")
 _LISTED = 20  # tables listed in an error message
 _HANDED_OVER = ("DuckDBPyRelation", "LazyFrame")  # as Arrow, by a method of its own
-_STREAMS = ("RecordBatchReader", "ArrayStream")  # of Arrow, which can be read once
+_STREAM = re.compile("Stream|Reader|Handle")  # classes of what hands over Arrow data once
 _READ: MutableMapping[Any, Any] = weakref.WeakKeyDictionary()  # their tables: a query opens twice
+_READING = threading.RLock()
 _DECLARED = re.compile(r"ArrowDtype|BooleanDtype|(U?Int|Float)\d+Dtype")  # of pandas
 _MONEY = 790  # PostgreSQL's number for this type
 _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
@@ -270,7 +272,7 @@ def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) 
         untyped = [name for name, dtype in dtypes.items() if not _DECLARED.fullmatch(dtype)]
     elif "pandas" in bases or not (
         (hasattr(frame, "__arrow_c_stream__") or type(frame).__name__ in _HANDED_OVER)
-        and (type(frame).__name__ not in _STREAMS or type(frame).__weakrefoffset__)
+        and (type(frame).__weakrefoffset__ or not _is_stream(frame))
     ):
         raise SourceArgumentError(
             "data",
@@ -310,13 +312,26 @@ def _selected(frame: Any, columns: Sequence[str] | None) -> Any:
         # Arrow has no integers of 128 bits; one of 39 digits becomes NULL.
         wide = polars.selectors.by_dtype(polars.Int128).cast(polars.Decimal(38, 0), strict=False)
         return frame.select(_kept(frame.columns, columns)).with_columns(wide)
-    if kind in _STREAMS:
-        import pyarrow as pa
-
-        if frame not in _READ:
-            _READ[frame] = pa.table(frame)
-        frame, kind = _READ[frame], "Table"
+    if _is_stream(frame):
+        frame, kind = _whole(frame), "Table"
     return frame.select(_kept(frame.column_names, columns)) if kind == "Table" else frame
+
+
+def _is_stream(frame: Any) -> bool:
+    return any(_STREAM.search(each.__name__) for each in type(frame).__mro__)
+
+
+def _whole(stream: Any) -> Any:
+    """The table that a stream holds; an error again where it could not be read to its end."""
+    import pyarrow as pa
+
+    with _READING:
+        if stream not in _READ:
+            _READ[stream] = None
+            _READ[stream] = pa.table(stream)
+        if _READ[stream] is None:
+            raise SourceError("Expected a stream that can be read to its end.")
+        return _READ[stream]
 
 
 def _kept(names: list[Any], columns: Sequence[str] | None) -> list[Any]:
