@@ -149,3 +149,9 @@ def in_postgres(postgres_url: str) -> dict[str, Any]:
 def test_in_postgresql(where: Any, kept: list[float], in_postgres: dict[str, Any]) -> None:
     column = open_column(**in_postgres, column="x", where=where)
     assert column.order_statistics(1, 9).tolist() == kept
+
+
+def test_a_decimal_that_cannot_be_one_is_no_cast_of_a_boolean(in_postgres: dict[str, Any]) -> None:
+    """PostgreSQL would stop at the first record that is true."""
+    with pytest.raises(ValueError, match="a cast of boolean"):
+        open_column(**in_postgres, column="x", where=lambda t: t.flag.cast("decimal(1, 1)") == 0)

@@ -244,7 +244,12 @@ def _cast(node: Any, engine: str) -> ir.Value:
     if target.is_string() and (dtype.is_integer() or engine == "duckdb"):
         return value.cast(target)
     if dtype.is_boolean() and target.is_numeric():
-        return value.cast("int32").cast(target)  # PostgreSQL has no other cast of a boolean
+        if engine == "duckdb" or target.is_floating():
+            return value.cast("int32").cast(target)
+        if target.is_decimal() and target.precision == target.scale is not None:
+            raise UnlistedError(f"a cast of {dtype} to {target}")  # 1 has no such decimal
+        number = ibis.ifelse(value, ibis.literal(1, target), ibis.literal(0, target))
+        return ibis.ifelse(value.isnull(), ibis.null(target), number)
     if dtype.is_numeric() and target.is_floating():
         return as_double(value)
     if dtype.is_integer() and target.is_int64():
