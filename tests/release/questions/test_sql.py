@@ -512,6 +512,8 @@ def test_a_quotient_of_sums_says_of_which_rows_it_is() -> None:
     found = ask("SELECT sum(x) / sum(y) AS r FROM people")
     assert any("rows that have both values" in note for note in found.notes)
     assert not ask("SELECT sum(clip(x, 0, 400)) / count(*) AS m FROM people").notes
+    chosen = "SELECT city, count(*) AS n FROM people GROUP BY city HAVING sum(x) / sum(y) > 0"
+    assert any("both values" in note for note in ask(chosen, delta=1e-6).notes)
 
 
 @pytest.mark.thorough

@@ -254,10 +254,10 @@ class _Query:
             )
             for each in ([] if order is None else order.expressions)
         ]
-        kinds = {each.statistic for each in places.asks.values()}
-        notes = {_DIVISOR: tree.find(*OF_SAMPLES), _PAIRS: kinds & {"ratio", "weighted_mean"}}
         where = tree.args.get("where")
         chosen = None if having is None else places.of(having.this, True)
+        kinds = {each.statistic for each in places.asks.values()}
+        notes = {_DIVISOR: tree.find(*OF_SAMPLES), _PAIRS: kinds & {"ratio", "weighted_mean"}}
         return cls(
             text,
             None if where is None else Expression(where.this),
