@@ -73,6 +73,10 @@ def test_a_table_can_be_of_one_cell(run: Command, results: Path) -> None:
     assert "random labels" not in "".join(lines)
 
 
+def test_a_table_of_a_method_that_was_not_run_says_so(run: Command) -> None:
+    assert "Not run." in run("paper", "table", "2", "--method", "ours").out
+
+
 def test_a_table_can_be_of_another_network(run: Command) -> None:
     lines = run("paper", "table", "1", "--dataset", "cifar10-momentum").out.splitlines()
     assert lines[0] == "**Table 1: CIFAR10, tutorial network, momentum 0.9**"

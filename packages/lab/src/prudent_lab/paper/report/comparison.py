@@ -117,9 +117,9 @@ def paper_table(results: Results, number: int, dataset: str, choice: CellChoice 
         f"Tuned setting: {tuned[0]}." if tuned[0] not in ("", "ours") else "",
     ]
     title = f"Table {number}: {display_names.dataset(dataset)}"
-    places = ((display_names.corruption(corrupt), f"{epsilon:g}") for _, corrupt, epsilon in here)
-    cells = zip(*run.values(), strict=True)
-    shown = ((*place, *row) for place, row in zip(places, cells, strict=True))
+    corruptions = [display_names.corruption(corrupt) for _, corrupt, _ in here]
+    epsilons = [f"{epsilon:g}" for *_, epsilon in here]
+    shown = zip(corruptions, epsilons, *run.values(), strict=True)
     return Table(("corruption", "ε", *run), shown, title, " ".join(filter(None, notes)))
 
 
