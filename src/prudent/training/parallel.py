@@ -164,7 +164,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     groups = [
         saved | {name: own[name] for name in own if name == "capturable"}
         for saved, own in zip(state["param_groups"], optimizer.param_groups, strict=False)
-    ]
+    ] + state["param_groups"][len(optimizer.param_groups) :]  # torch refuses another number of them
     optimizer.load_state_dict({**state, "state": moments, "param_groups": groups})
 
 

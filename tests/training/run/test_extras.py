@@ -209,6 +209,9 @@ def test_an_optimizer_is_capturable_where_it_is_resumed():
     load_optimizer(other, state)
     other.step()
     assert not other.param_groups[0]["capturable"]
+    state["param_groups"] *= 2
+    with pytest.raises(ValueError, match="number of parameter groups"):
+        load_optimizer(other, state)
 
 
 @pytest.mark.parametrize("change", CHANGES)
