@@ -112,7 +112,7 @@ def spark_session() -> Iterator[Any]:
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
+        "spark.driver.memory": "2g",
         "spark.log.level": "ERROR",
         "spark.sql.shuffle.partitions": "1",
         "spark.ui.enabled": "false",
