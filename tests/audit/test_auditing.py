@@ -55,6 +55,7 @@ def test_a_refusal_is_an_output_too() -> None:
     assert 1.5 < found.lower < math.log(9)
 
 
+@pytest.mark.unhurried
 def test_an_outcome_of_a_release_is_an_output() -> None:
     noise = ReproducibleNoise(3)
 

@@ -105,6 +105,7 @@ def in_duckdb() -> dict[str, list[Any]]:
     return values(open_table(table()).table)
 
 
+@pytest.mark.unhurried
 def test_what_has_no_result_is_null(in_duckdb: dict[str, list[Any]]) -> None:
     def by_row(text: str, of: Any) -> None:
         for row, found in zip(ROWS, in_duckdb[text], strict=True):

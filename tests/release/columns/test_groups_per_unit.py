@@ -89,6 +89,7 @@ def check_one_unit(load: Callable[[list[Any]], Any], *, seeds: int = 3) -> None:
         assert several == most  # and the person who is in all groups is in so many
 
 
+@pytest.mark.unhurried
 def test_one_unit_changes_so_many_groups() -> None:
     check_one_unit(_arrow, seeds=2)
 

@@ -133,6 +133,7 @@ def test_rows_that_are_handed_over_are_asked_for_once(monkeypatch: pytest.Monkey
         assert len(asked(TABLES["normal"], SCANS[name][0], monkeypatch)) == 1, name
 
 
+@pytest.mark.unhurried
 def test_rows_that_were_kept_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mean", "covariance", "describe of groups", "weighted mean"):
         found = []

@@ -15,6 +15,7 @@ import pyarrow as pa
 import prudent
 
 
+@pytest.mark.unhurried
 def test_a_share_follows_from_the_question_alone() -> None:
     asked = ["count(*)", "median(x)", "quantile(x, 0.99)", "avg(x)", "var_pop(x)"]
     shares = []

@@ -90,6 +90,7 @@ def in_duckdb() -> dict[str, list[Any]]:
     }
 
 
+@pytest.mark.unhurried
 def test_each_has_an_answer(in_duckdb: dict[str, list[Any]]) -> None:
     """Those that a count, a rank or a clipped sum determines are as the table has them."""
     found = {asked: next(iter(each[0].values())) for asked, each in in_duckdb.items()}
