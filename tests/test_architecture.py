@@ -338,7 +338,7 @@ MOST_LINES = {
     "audit": 1_735,
     "budget": 2_830,
     "certify": 1_540,
-    "cli": 3_435,
+    "cli": 3_445,
     "estimators": 4_025,
     "receipts": 895,
     "records": 1_220,
@@ -347,7 +347,7 @@ MOST_LINES = {
     "synth": 1_340,
     "training": 17_020,
     "tune": 1_405,
-    "prudent_lab": 8_995,
+    "prudent_lab": 8_970,
     "prudent_verify": 2_915,
 }
 

@@ -7,6 +7,7 @@ import inspect
 import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -316,23 +317,33 @@ def rule_of(text: str | None) -> Any:
     return text
 
 
+def budget(request: Request) -> AbstractContextManager[Any]:
+    """The ledger of a request; see `ledger_at`."""
+    if request.ledger is None and request.dataset != "default":
+        raise ArgumentError("dataset", "only with a ledger", got=request.dataset)
+    over = {"status": "over budget", "value": None, "epsilon": request.epsilon}
+    return ledger_at(request.ledger, dataset=request.dataset, over=over if request.as_json else {})
+
+
 @contextlib.contextmanager
-def budget(request: Request) -> Iterator[Any]:
-    """The ledger to charge, if there is one; a charge that overdraws it ends the command."""
-    if request.ledger is None:
-        if request.dataset != "default":
-            raise ArgumentError("dataset", "only with a ledger", got=request.dataset)
+def ledger_at(
+    location: str | None, *, dataset: str = "default", over: Mapping[str, Any] | None = None
+) -> Iterator[Any]:
+    """The ledger to charge, if there is one; a charge that overdraws it ends the command.
+
+    Before it does, it prints `over`, a document, with the error.
+    """
+    if location is None:
         yield None
         return
     from prudent.budget.ledger import Ledger, OverBudgetError
 
     try:
-        with Ledger.open(request.ledger, dataset=request.dataset) as ledger:
+        with Ledger.open(location, dataset=dataset) as ledger:
             yield ledger
     except OverBudgetError as error:
-        if request.as_json:
-            over = {"status": "over budget", "value": None, "epsilon": request.epsilon}
-            print_json(over | {"error": str(error)})
+        if over:
+            print_json({**over, "error": str(error)})
         print_error(Fault(str(error), status=OVER_BUDGET))
         raise typer.Exit(OVER_BUDGET) from None
 

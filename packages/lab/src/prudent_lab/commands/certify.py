@@ -11,8 +11,9 @@ import typer
 from prudent._rounding import exact, rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import display, needs, options
+from prudent.cli.answering import ledger_at
 from prudent.cli.display import as_text, echo, echo_json, neutral, note, remark, show_table
-from prudent_lab.commands import charged, completion
+from prudent_lab.commands import completion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -239,7 +240,7 @@ def _released(
     def training() -> "Iterator[tuple[Any, Any]]":
         yield archive_arrays(dataset)[0]  # after the charge
 
-    with charged(ledger) as opened, display.only_elapsed():
+    with ledger_at(ledger) as opened, display.only_elapsed():
         return model.set_params(ledger=opened).fit_chunks(training())
 
 

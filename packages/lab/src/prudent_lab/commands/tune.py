@@ -9,8 +9,8 @@ import typer
 from prudent._rounding import nearest, rounded_down, rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import options
+from prudent.cli.answering import ledger_at
 from prudent.cli.display import as_text, echo, echo_json, note, only_elapsed
-from prudent_lab.commands import charged
 from prudent_lab.commands.train import device_named, experiment_of, given, with_flags
 from prudent_lab.settings import WatchSettings
 
@@ -100,7 +100,7 @@ def tune(
         if dry_run:
             _show_price(whole, plan, as_json=as_json)
             return
-        with charged(ledger) as budget:
+        with ledger_at(ledger) as budget:
             best = run(
                 whole.candidate(data, plan, device=place),
                 whole.space,
