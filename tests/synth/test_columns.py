@@ -222,3 +222,34 @@ def test_an_unknown_form_is_found_text_by_text(tmp_path: Path) -> None:
     assert known["whole"] == 2  # 1, and what is moved to the largest number
     assert known["decimal(1)"] == known["date"] == known["timestamp"] == 1
     assert sum(known.values()) <= len(texts)
+
+
+@pytest.mark.usefixtures("quick_prices")
+def test_rows_are_in_the_cells_that_are_reported() -> None:
+    """A value drawn in a bin is no key, and does not round into the next bin."""
+    draw = np.random.default_rng(5)
+    numbers = np.where(draw.random(20_000) < 0.5, draw.integers(300, 700, 20_000), 400)
+    numbers = np.where(draw.random(20_000) < 0.2, 525, numbers)
+    first = np.datetime64("2020-01-01")
+    table = pa.table(
+        {
+            "whole": numbers,
+            "cents": numbers / 100,
+            "days": pa.array(first + numbers.astype("timedelta64[D]"), pa.date32()),
+            "money": pa.array([Decimal(int(each)) / 100 for each in numbers], pa.decimal128(9, 2)),
+            "real": np.where(numbers == 400, 4.0, numbers + draw.random(20_000)),
+        }
+    )
+    noise = ReproducibleNoise(6)
+    made = synthesize(table, epsilon=1.0, delta=1e-6, noise=noise)
+    again = Source(made.data, None, None, 1)
+    again.read()
+    again.assign(made.domains)
+    for place, (domain, one) in enumerate(zip(made.domains, made.marginals, strict=False)):
+        assert domain.keys
+        assert domain.edges is not None
+        assert len(domain.edges) > 8
+        cells, _, records = again.pairs([(place, place)])[place, place]
+        assert dict(zip(cells.tolist(), records.tolist(), strict=True)) == {
+            cell: many for cell, many in enumerate(one.made.tolist()) if many
+        }

@@ -60,6 +60,7 @@ _MOST_KEYS, _MOST_TEXTS = 512, 1000
 _KEY_NOISE = 0.01  # total variation that the noise of rare keys may cost
 _NEARLY_ALL = 0.99  # of the numbers have as few decimal places as are shown
 _NAMED = 0.25  # of the records have a text that is named, or the column is one of identifiers
+_DRAWS = 16  # of a value in a bin, until it is no key
 _OUTER = 2  # levels at most that halve the outermost bins alone
 _RANKS = 6.0  # standard errors of a rank that a bin should be wide, roughly
 
@@ -100,7 +101,7 @@ class Domain:
     field: Field  # with the type and scale that were found, if none was declared
     keys: tuple[Any, ...] = ()
     edges: FloatArray | None = None  # of the bins of numbers
-    digits: int | None = None  # decimal places of numbers; None if they have many
+    digits: int | None = None  # decimal places of numbers, 0 of dates; None if they have many
     # The keys as the engine has them: texts as bytes, of which several may look the same.
     stored: tuple[Any, ...] = attrs.field(default=attrs.Factory(lambda self: self.keys, True))
 
@@ -140,10 +141,11 @@ class Domain:
         if self.edges is not None:
             inside = np.flatnonzero(code > len(self.keys))
             bins = code[inside] - 1 - len(self.keys)
-            drawn = generator.uniform(self.edges[bins], self.edges[bins + 1])
-            digits = 0 if scale.whole else self.digits
-            if digits is not None:
-                drawn = np.round(drawn, digits) if digits else np.floor(drawn)
+            # A record whose value is a key is in the key's cell, and not in a bin.
+            drawn, left = np.empty(len(bins)), np.arange(len(bins))
+            for _ in range(_DRAWS):
+                drawn[left] = _drawn(self.edges, bins[left], self.digits, generator)
+                left = left[np.isin(drawn[left], self.keys)]
             numbers[inside] = drawn
         kind, missing = field.dtype.to_pyarrow(), code == 0
         if scale.truth:
@@ -162,6 +164,17 @@ class Domain:
         different, places = np.unique(numbers, return_inverse=True)
         values = np.array([*map(scale.value, different.tolist()), None], object)
         return pyarrow.array(values[np.where(missing, -1, places)].tolist(), kind)
+
+
+def _drawn(
+    edges: FloatArray, bins: IntArray, digits: int | None, generator: np.random.Generator
+) -> FloatArray:
+    """Uniform values of bins, of so many decimal places, or of any number of them."""
+    if digits is None:
+        return generator.uniform(edges[bins], edges[bins + 1])
+    whole = np.rint(edges * 10.0**digits)
+    drawn = np.floor(generator.uniform(whole[bins], whole[bins + 1]))
+    return np.asarray(drawn / 10.0**digits, np.float64)
 
 
 class Source:
@@ -448,8 +461,10 @@ def discover(
     if edges is None:
         edges = np.array([keys[0], keys[-1]] if len(keys) else [0.0, 1.0])
     edges = np.unique(edges)
-    if field.scale.whole or digits == 0:
-        edges = np.unique(np.floor(edges) + np.array([*np.zeros(len(edges) - 1), 1.0]))
+    digits = 0 if field.scale.whole else digits
+    if digits is not None:
+        whole = np.floor(edges * 10**digits) + np.array([*np.zeros(len(edges) - 1), 1.0])
+        edges = np.unique(whole / 10**digits)
     if len(edges) < 2:
         edges = np.array([edges[0], np.nextafter(edges[0] + 1, math.inf)])
     return Domain(field, tuple(keys.tolist()), edges, digits)
