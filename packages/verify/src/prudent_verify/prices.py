@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import attrs
@@ -61,6 +61,7 @@ class Found:
     rounding: float = 0.0  # what a claim may be below this ε, as a fraction
 
 
+@lru_cache(maxsize=128)  # the same row is asked for more than once, by receipts of one ledger too
 def prove(event: Event, relation: Relation, epsilon: float, delta: float) -> Found:
     """Prove an ε of an event at δ, at most the claimed one if that can be shown."""
     distance = relation.distance
