@@ -44,6 +44,13 @@ def test_one_aligned_line_for_each_group(path: Path) -> None:
     assert all(line[end] == " " and line[end - 1].isdigit() for line in (first, second))
 
 
+def test_the_head_names_the_least_confidence_of_its_intervals(path: Path) -> None:
+    table = prudent.Table(path, noise=ReproducibleNoise(1))
+    questions = [prudent.release.Ask("median", "x", confidence=0.5), "mean(x)"]
+    assert "50% interval" in table.ask(questions, epsilon=5).table()[0]
+    assert "95% interval" in table.ask([questions[1]], epsilon=5).table()[0]
+
+
 def test_what_holds_for_all_groups_is_said_once(path: Path) -> None:
     clipped = _grouped(path).mean("x", epsilon=5, bounds=(0, 20)).table()
     assert sum("clipped to [0, 20]" in line for line in clipped) == 1

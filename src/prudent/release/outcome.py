@@ -4,7 +4,7 @@ import html
 import itertools
 import math
 import operator
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
@@ -514,9 +514,8 @@ class Groups(Answer, dict[Hashable, T]):
             for group, outcome in self.items()
             for part, row in rows_of(outcome)
         ]
-        shown = [getattr(each, "shown_confidence", None) for each in self.values()]
-        least = min((each for each in shown if each is not None), default=0.95)
-        return [*aligned(rows, least), *notes_of(outcomes)] or [NO_GROUPS]
+        shown = aligned(rows, least_confidence(outcomes.values()))
+        return [*shown, *notes_of(outcomes)] or [NO_GROUPS]
 
     @override
     def lines(self) -> list[str]:
@@ -573,6 +572,13 @@ def rows_of(outcome: Any) -> list[tuple[str | None, dict[str, Any]]]:
         (title, {"value": value, "low": low, "high": high, "status": status})
         for title, value, (low, high), status in known
     ]
+
+
+def least_confidence(outcomes: Iterable[Any]) -> float:
+    """The confidence of the intervals that are shown beside each other: the least of them."""
+    parts = [each.parts().values() if hasattr(each, "parts") else [each] for each in outcomes]
+    shown = [getattr(part, "shown_confidence", None) for each in parts for part in each]
+    return min(filter(None, shown), default=0.95)  # 0 of those without an interval
 
 
 def notes_of(outcomes: Mapping[Hashable, Any]) -> list[str]:
