@@ -296,8 +296,8 @@ def round_edges(low: float, high: float, inner: Sequence[float], *, whole: bool)
 
 
 def _label(edge: Any) -> str:
-    """An edge, which is public: nine digits tell edges apart that a person would choose."""
-    return nearest(edge, 9) if isinstance(edge, float) else str(edge)
+    """An edge, which is public; without the last two digits, in which arithmetic has its errors."""
+    return nearest(edge, 15) if isinstance(edge, float) else str(edge)
 
 
 PROBABILITIES: tuple[str, ...] = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
