@@ -14,6 +14,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._rounding import exact, nearest, outward, percent, rounded_up, supported
 from prudent.accounting.relations import ADD_REMOVE
+from prudent.receipts.making import name_of
 from prudent.release.certificates import Certificate
 from prudent.release.columns.scales import Scale
 from prudent.release.noise import Distribution
@@ -532,7 +533,7 @@ def group_title(group: Hashable) -> str:
 
     A whole number is written alike whatever its type: one gap makes integers of pandas doubles.
     """
-    return ", ".join(map(exact, group)) if isinstance(group, tuple) else exact(group)
+    return name_of(tuple(map(exact, group))) if isinstance(group, tuple) else exact(group)
 
 
 def _row(outcome: Any) -> dict[str, Any]:
