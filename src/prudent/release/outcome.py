@@ -1,5 +1,6 @@
 """What a release returns: a value that may be published, or a refusal."""
 
+import contextlib
 import html
 import itertools
 import math
@@ -167,10 +168,12 @@ class Answer:
         import pyarrow
 
         def column(values: list[Any]) -> Any:
-            try:
-                return pyarrow.array(values)
-            except pyarrow.ArrowException:  # of several types, which a table cannot have
-                return pyarrow.array([None if each is None else str(each) for each in values])
+            types = {type(each) for each in values if each is not None}
+            with contextlib.suppress(pyarrow.ArrowException, OverflowError):  # of large numbers
+                if len(types) < 2 or types == {int, float}:
+                    return pyarrow.array(values)
+            # Of several types, which a table cannot have: after a date, 1.5 would become a date.
+            return pyarrow.array([None if each is None else str(each) for each in values])
 
         rows = self.records()
         names = dict.fromkeys(itertools.chain.from_iterable(rows) if rows else self._columns)
