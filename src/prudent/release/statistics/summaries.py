@@ -92,7 +92,8 @@ class Histogram(Answer):
     def lines(self) -> list[str]:
         """The histogram in words and bars, one line per bin."""
         longest = max(1, *self.counts)
-        edges = list(map(_label, self.edges))
+        # Without the last two digits of a double, in which arithmetic has its errors.
+        edges = [nearest(each, 15) if isinstance(each, float) else str(each) for each in self.edges]
         rows = [
             (f"{low} to {high}", each, max(0, each))
             for (low, high), each in zip(itertools.pairwise(edges), self.counts, strict=True)
@@ -293,11 +294,6 @@ def round_edges(low: float, high: float, inner: Sequence[float], *, whole: bool)
         if found[-1] < rounded < high:
             found.append(rounded)
     return [*found, high]
-
-
-def _label(edge: Any) -> str:
-    """An edge, which is public; without the last two digits, in which arithmetic has its errors."""
-    return nearest(edge, 15) if isinstance(edge, float) else str(edge)
 
 
 PROBABILITIES: tuple[str, ...] = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
