@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import os
 import pty
 import subprocess
@@ -44,6 +45,13 @@ def test_one_aligned_line_for_each_group(path: Path) -> None:
     assert all(line[end] == " " and line[end - 1].isdigit() for line in (first, second))
 
 
+def test_the_head_names_the_least_confidence_of_its_intervals(path: Path) -> None:
+    table = prudent.Table(path, noise=ReproducibleNoise(1))
+    questions = [prudent.release.Ask("median", "x", confidence=0.5), "mean(x)"]
+    assert "50% interval" in table.ask(questions, epsilon=5).table()[0]
+    assert "95% interval" in table.ask([questions[1]], epsilon=5).table()[0]
+
+
 def test_what_holds_for_all_groups_is_said_once(path: Path) -> None:
     clipped = _grouped(path).mean("x", epsilon=5, bounds=(0, 20)).table()
     assert sum("clipped to [0, 20]" in line for line in clipped) == 1
@@ -79,6 +87,21 @@ def test_csv_holds_a_row_for_each_number(run: Any, path: Path) -> None:
         assert float(row["low"]) <= float(row["value"]) <= float(row["high"])
     asked = ["sql", f"SELECT count(*) FROM '{path}'", "--epsilon", "4", "--csv", "--quiet"]
     assert run(*asked).out.startswith("column,statistic,value,low,high,status\n,count,")
+
+
+def test_dates_and_numbers_of_one_answer_are_written_as_they_are(run: Any, tmp_path: Path) -> None:
+    """A date makes no dates of the numbers below it, and they do not stop it after the charge."""
+    data, out = str(tmp_path / "t.parquet"), tmp_path / "answer.parquet"
+    days = pd.date_range("2024-01-01", periods=900)
+    pd.DataFrame({"d": days, "x": np.full(900, 1.5)}).to_parquet(data)
+    bounded = "avg(clip(x, 0, 2))"
+    for asked in (f"median(d), {bounded}", f"{bounded}, median(d)"):
+        given = ["--epsilon", "40", f"--parquet={out}", "--json", "--quiet"]
+        done = run("sql", f"SELECT {asked} FROM '{data}'", *given)
+        assert done.status == 0
+        shown = [each["value"] for each in json.loads(done.out)["answers"].values()]
+        written = pd.read_parquet(out)["value"]
+        assert [str(each).replace("T", " ") for each in shown] == list(map(str, written))
 
 
 def test_both_forms_are_refused_before_any_charge(run: Any, path: Path) -> None:

@@ -11,8 +11,15 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
 from prudent.release import moment_sums
+from prudent.release.columns.scales import NUMBER
 from prudent.release.lattice import Lattice
-from prudent.release.moment_sums import ClippedTotal, Moments, MomentSums, fine_lattice
+from prudent.release.moment_sums import (
+    ClippedTotal,
+    Moments,
+    MomentSpread,
+    MomentSums,
+    fine_lattice,
+)
 from prudent.release.noise import (
     AdditiveMechanism,
     Distribution,
@@ -184,3 +191,10 @@ def test_the_mean_has_less_noise_than_half_of_epsilon_each_for_count_and_sum() -
     joint = Moments(noisy, (0.0, 1.0), 2**-32).mean_deviation
     apart = math.sqrt(2) * (0.5 / 0.5) / 1000  # a sum about the midpoint, with half of ε
     assert joint == pytest.approx(apart / math.sqrt(2))
+
+
+def test_the_interval_of_a_count_is_never_upside_down() -> None:
+    """With little noise there may be no whole number in it: it has the two around it."""
+    region = NoiseRegion((1.0, 1.0, 1.5), Distribution.LAPLACE, 0.01, 0.0)
+    spread = MomentSpread(Moments(region, (0.0, 1.0), 1e-9), "count", NUMBER)
+    assert spread.interval(spread.value, 0.95) == (3, 4)

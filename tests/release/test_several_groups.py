@@ -1,5 +1,6 @@
 """Groups of several columns: lists, products, private combinations, one group per person."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 import prudent
 from prudent._validate import ArgumentError
+from prudent.receipts.receipt import Receipt
 from tests.release.recording import Book, Silence
 
 TABLE = pa.table(
@@ -113,3 +115,15 @@ def test_postgres_groups_by_several_columns(postgres_url: str) -> None:
         assert values(prudent.count(**there, groups=BOTH, **own, **QUIET)) == here
     found = prudent.count(**there, groups="private", epsilon=6.0, delta=1e-6, noise=Silence())
     assert len(found) == 4
+
+
+def test_groups_with_commas_in_their_names_have_different_titles(tmp_path: Path) -> None:
+    """All of them are in a document, which has the titles for keys."""
+    table = pa.table({"a": ["x, y", "x", 'x"'], "b": ["z", "y, z", "z"]})
+    groups = [("x, y", "z"), ("x", "y, z"), ('x"', "z")]
+    asked = prudent.Table(table, noise=Silence()).by(["a", "b"], groups=groups)
+    receipt = tmp_path / "receipt.json"
+    found = asked.ask(["count(*)"], epsilon=1, receipt=receipt)
+    titles = ['"x, y", z', 'x, "y, z"', r'"x\"", z']
+    assert sorted(found.plain()["answers"]["count(*)"]["groups"]) == sorted(titles)
+    assert sorted(Receipt.read(receipt)[0].released) == sorted(titles)

@@ -273,11 +273,9 @@ def ask_and_print(request: Request, ask: Callable[..., Any]) -> None:
         outcome = ask(ledger=ledger)
     _print(request, outcome)
     if request.parquet is not None:
-        import pyarrow
         import pyarrow.parquet
 
-        rows = pyarrow.Table.from_pylist(outcome.records())
-        pyarrow.parquet.write_table(rows, request.parquet)
+        pyarrow.parquet.write_table(outcome.to_arrow(), request.parquet)
     if request.ledger is None:
         note("No --ledger: not charged to any budget.")
     outcomes = outcome.values() if isinstance(outcome, dict) else [outcome]

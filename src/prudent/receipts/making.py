@@ -236,5 +236,11 @@ def plain_value(value: Any) -> Any:
 
 
 def name_of(name: Any) -> str:
-    """The name of a group in words; of several columns, with commas between."""
-    return ", ".join(map(str, name)) if isinstance(name, tuple) else str(name)
+    """The name of a group in words, the key of documents; of several columns, with commas between.
+
+    A value with a comma or quotes in it is in quotes, so that no two groups have the same name.
+    """
+    if not isinstance(name, tuple):
+        return str(name)
+    each = (json.dumps(s, ensure_ascii=False) if {*s} & {*',"'} else s for s in map(str, name))
+    return ", ".join(each)

@@ -310,7 +310,8 @@ class MomentSpread:
             low, high = self.scale.own_bounds  # half a step of rounding reaches beyond them
             ends = max(low, ends[0]), min(high, ends[1])
         if self.which == "count":  # a whole number between two ends is between those nearest
-            return math.ceil(ends[0]), math.floor(ends[1])
+            low, high = math.ceil(ends[0]), math.floor(ends[1])
+            return min(low, high), max(low, high)  # also where none is between them
         return self.scale.ends(*ends, difference=self.which == "deviation")
 
 

@@ -1,10 +1,11 @@
 """What a release returns: a value that may be published, or a refusal."""
 
+import contextlib
 import html
 import itertools
 import math
 import operator
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
@@ -14,6 +15,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._rounding import exact, nearest, outward, percent, rounded_up, supported
 from prudent.accounting.relations import ADD_REMOVE
+from prudent.receipts.making import name_of
 from prudent.release.certificates import Certificate
 from prudent.release.columns.scales import Scale
 from prudent.release.noise import Distribution
@@ -166,10 +168,12 @@ class Answer:
         import pyarrow
 
         def column(values: list[Any]) -> Any:
-            try:
-                return pyarrow.array(values)
-            except pyarrow.ArrowException:  # of several types, which a table cannot have
-                return pyarrow.array([None if each is None else str(each) for each in values])
+            types = {type(each) for each in values if each is not None}
+            with contextlib.suppress(pyarrow.ArrowException, OverflowError):  # of large numbers
+                if len(types) < 2 or types == {int, float}:
+                    return pyarrow.array(values)
+            # Of several types, which a table cannot have: after a date, 1.5 would become a date.
+            return pyarrow.array([None if each is None else str(each) for each in values])
 
         rows = self.records()
         names = dict.fromkeys(itertools.chain.from_iterable(rows) if rows else self._columns)
@@ -514,9 +518,8 @@ class Groups(Answer, dict[Hashable, T]):
             for group, outcome in self.items()
             for part, row in rows_of(outcome)
         ]
-        shown = [getattr(each, "shown_confidence", None) for each in self.values()]
-        least = min((each for each in shown if each is not None), default=0.95)
-        return [*aligned(rows, least), *notes_of(outcomes)] or [NO_GROUPS]
+        shown = aligned(rows, least_confidence(outcomes.values()))
+        return [*shown, *notes_of(outcomes)] or [NO_GROUPS]
 
     @override
     def lines(self) -> list[str]:
@@ -533,7 +536,7 @@ def group_title(group: Hashable) -> str:
 
     A whole number is written alike whatever its type: one gap makes integers of pandas doubles.
     """
-    return ", ".join(map(exact, group)) if isinstance(group, tuple) else exact(group)
+    return name_of(tuple(map(exact, group))) if isinstance(group, tuple) else exact(group)
 
 
 def _row(outcome: Any) -> dict[str, Any]:
@@ -573,6 +576,13 @@ def rows_of(outcome: Any) -> list[tuple[str | None, dict[str, Any]]]:
         (title, {"value": value, "low": low, "high": high, "status": status})
         for title, value, (low, high), status in known
     ]
+
+
+def least_confidence(outcomes: Iterable[Any]) -> float:
+    """The confidence of the intervals that are shown beside each other: the least of them."""
+    parts = [each.parts().values() if hasattr(each, "parts") else [each] for each in outcomes]
+    shown = [getattr(part, "shown_confidence", None) for each in parts for part in each]
+    return min(filter(None, shown), default=0.95)  # 0 of those without an interval
 
 
 def notes_of(outcomes: Mapping[Hashable, Any]) -> list[str]:

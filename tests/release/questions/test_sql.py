@@ -411,6 +411,14 @@ def test_intervals_of_computed_numbers_hold() -> None:
     assert held > 12
 
 
+def test_a_computed_number_says_of_which_values_it_is() -> None:
+    """Its interval is for those that were clipped, as is that of what it is computed from."""
+    found = ask("SELECT avg(x) AS m, 2 * avg(x) + count(*) AS a FROM people", epsilon=5.0)
+    about, share = f"The interval is for {found['m'].about}.", found["m"].notes[0]
+    assert "clipped to" in about
+    assert found["a"].notes == (f"avg(x): {about}", f"avg(x): {share}")
+
+
 def test_an_interval_needs_a_divisor_of_one_sign() -> None:
     found = ask("SELECT 1 / count_if(x < 1) AS a, count(*) * count(*) AS b FROM people")
     assert found["a"].value == 1.0

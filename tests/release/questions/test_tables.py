@@ -174,3 +174,15 @@ def test_an_option_that_a_statistic_lacks_is_refused_free_of_charge(
     with pytest.raises(ArgumentError, match=f"of a {statistic}"):
         prudent.table(TABLE, [Ask(statistic, "x", **options)], epsilon=1.0, delta=1e-6, ledger=book)
     assert book.charges == []
+
+
+def test_a_histogram_has_a_row_for_each_bin() -> None:
+    asked = [Ask("histogram", "n", edges=[0, 2, 4, 6]), "count(*)"]
+    found: Any = prudent.table(TABLE, asked, epsilon=20.0, noise=ReproducibleNoise(1))
+    shown = found["histogram(n)"]
+    frame = found.to_frame()
+    names = ["below 0", "0 to 2", "2 to 4", "4 to 6", "above 6"]
+    assert frame.statistic.tolist() == [*names, "count"]
+    assert frame.value.tolist()[:5] == [shown.below, *shown.counts, shown.above]
+    assert (frame.high - frame.value).tolist()[:5] == pytest.approx([shown.half_width()] * 5)
+    assert found.to_frame(wide=True)["histogram(n) 2 to 4"].tolist() == [shown.counts[1]]

@@ -128,3 +128,13 @@ def test_dates_have_edges_of_their_own_type() -> None:
     found = histogram(days, edges=["2024-01-01", "2024-02-01", "2024-05-01"], epsilon=5.0)
     assert str(found.edges[1]) == "2024-02-01"
     assert abs(found.counts[0] - 620) < 20
+
+
+def test_the_edges_that_are_shown_are_those_of_the_bins() -> None:
+    """Also of numbers with many digits, such as times in milliseconds; 0.1 + 0.2 is 0.3."""
+    edges = [0.1 + 0.2, 1_700_000_000_000, 1_700_000_000_250]
+    shown = histogram([0.5], edges=edges, epsilon=1, noise=Silence()).lines()
+    assert [line.partition(":")[0] for line in shown[:2]] == [
+        "0.3 to 1700000000000",
+        "1700000000000 to 1700000000250",
+    ]

@@ -52,7 +52,14 @@ from prudent.release.columns.row_values.groups import scale_of_periods
 from prudent.release.columns.scales import DATE, Scale
 from prudent.release.columns.sources import OpenTable
 from prudent.release.noise import Noise
-from prudent.release.outcome import Branch, Groups, Released, ReleasedInterval, UnknownSpread
+from prudent.release.outcome import (
+    Branch,
+    Groups,
+    Released,
+    ReleasedInterval,
+    UnknownSpread,
+    notes_of,
+)
 from prudent.release.questions.tables import Ask, answered, conjunction
 from prudent.release.questions.tables import ReleasedTable as Table
 from prudent.release.questions.text import (
@@ -358,7 +365,9 @@ class _Query:
                 ends = self._ends(item, [groups[row] for row in rows], table)
                 values_of = [of(item)[row] for row in rows]
                 outcomes = {
-                    groups[row]: _post_processed(value, each, table)
+                    groups[row]: _post_processed(
+                        value, each, table, self._notes(item, groups[row], table)
+                    )
                     for row, value, each in zip(rows, values_of, ends, strict=True)
                 }
                 of_what[item.title] = (None, item.title)
@@ -373,6 +382,14 @@ class _Query:
             )
         notes = (*table.notes, *self.notes)
         return attrs.evolve(table, answers=answers, columns=of_what, notes=notes)
+
+    def _notes(self, item: _Item, group: Hashable, table: Table) -> Iterator[str]:
+        """What is to be known of the numbers that one is computed from, such as their bounds."""
+        for name in dict.fromkeys(each for each in item.used if each.startswith("part_")):
+            title = self.asks[int(name.removeprefix("part_"))].title
+            answer = table.answers[title]
+            for note in notes_of({None: answer[group] if self.keys else answer}):
+                yield f"{title}: {note}"
 
     def _values(self, table: Table, groups: Sequence[Hashable]) -> Iterator[tuple[str, list[Any]]]:
         for place, ask in enumerate(self.asks):
@@ -454,7 +471,9 @@ def _span(found: Sequence[Any], signs: Sequence[Sequence[Any]]) -> tuple[float, 
     return math.nextafter(low - slack, -math.inf), math.nextafter(high + slack, math.inf)
 
 
-def _post_processed(value: Any, ends: tuple[float, float] | None, table: Table) -> Released:
+def _post_processed(
+    value: Any, ends: tuple[float, float] | None, table: Table, notes: Iterator[str]
+) -> Released:
     """A computed value, which may be published; it costs nothing beyond the whole query."""
     spread: Any = UnknownSpread() if value is None else None
     if ends is not None and value is not None:
@@ -467,6 +486,7 @@ def _post_processed(value: Any, ends: tuple[float, float] | None, table: Table) 
         spread=spread,
         epsilon=table.epsilon,
         delta=table.delta,
+        notes=tuple(notes),
         protected=table.protected,
     )
 

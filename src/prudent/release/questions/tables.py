@@ -18,6 +18,7 @@ from prudent.release.outcome import (
     aligned,
     beside,
     group_title,
+    least_confidence,
     notes_of,
     rows_of,
 )
@@ -190,7 +191,8 @@ class ReleasedTable(Answer):
         }
         if not known or any(hasattr(each, "edges") for each in known.values()):
             return self.lines()
-        return [*aligned(list(self.rows())), *notes_of(known), *self.notes]
+        rows = aligned(list(self.rows()), least_confidence(known.values()))
+        return [*rows, *notes_of(known), *self.notes]
 
     def values(self) -> Iterator[Any]:
         """All outcomes."""

@@ -92,15 +92,9 @@ class Histogram(Answer):
     def lines(self) -> list[str]:
         """The histogram in words and bars, one line per bin."""
         longest = max(1, *self.counts)
-        edges = list(map(_label, self.edges))
-        rows = [
-            (f"{low} to {high}", each, max(0, each))
-            for (low, high), each in zip(itertools.pairwise(edges), self.counts, strict=True)
-        ]
-        if self.below > 0:
-            rows.insert(0, (f"below {edges[0]}", self.below, 0))
-        if self.above > 0:
-            rows.append((f"above {edges[-1]}", self.above, 0))
+        below, *bins, above = self._bins()
+        first, last = ([(name, each, 0)] if each > 0 else [] for name, each in (below, above))
+        rows = [*first, *((name, each, max(0, each)) for name, each in bins), *last]
         width = max(len(name) for name, *_ in rows) + 1
         found = [
             f"{name + ':':{width}} {each:>9,} {'█' * round(_BAR * drawn / longest)}".rstrip()
@@ -108,6 +102,22 @@ class Histogram(Answer):
         ]
         half = math.ceil(self.half_width())
         return [*found, f"each count ± {half:,} with probability 95 %", *self.notes]
+
+    def _bins(self) -> list[tuple[str, int]]:
+        """The counts of all bins with their names, and of the records beyond the edges."""
+        # Without the last two digits of a double, in which arithmetic has its errors.
+        edges = [nearest(each, 15) if isinstance(each, float) else str(each) for each in self.edges]
+        bins = (f"{low} to {high}" for low, high in itertools.pairwise(edges))
+        names = f"below {edges[0]}", *bins, f"above {edges[-1]}"
+        return list(zip(names, (self.below, *self.counts, self.above), strict=True))
+
+    def parts(self) -> dict[str, Released]:
+        """The counts by the names of their bins, as the rows of a table of several statistics."""
+        noise = self.spread.deviation
+        return {
+            name: Released(each, Branch.ROBUST, noise, 1.0, spread=self.spread)
+            for name, each in self._bins()
+        }
 
     @override
     def records(self) -> list[dict[str, Any]]:
@@ -293,11 +303,6 @@ def round_edges(low: float, high: float, inner: Sequence[float], *, whole: bool)
         if found[-1] < rounded < high:
             found.append(rounded)
     return [*found, high]
-
-
-def _label(edge: Any) -> str:
-    """An edge, which is public: nine digits tell edges apart that a person would choose."""
-    return nearest(edge, 9) if isinstance(edge, float) else str(edge)
 
 
 PROBABILITIES: tuple[str, ...] = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
