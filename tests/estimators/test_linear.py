@@ -13,7 +13,13 @@ from benchmarks.interval_coverage import most_wrong
 from benchmarks.regression_coverage import LINEAR, cell
 from sklearn.exceptions import NotFittedError
 
-from prudent.estimators import LinearRegression, QuantileRegressor, Ridge, TooFewRecordsError
+from prudent.estimators import (
+    KMeans,
+    LinearRegression,
+    QuantileRegressor,
+    Ridge,
+    TooFewRecordsError,
+)
 from prudent.estimators import features as features_module
 from prudent.estimators.influence import CURVED, HEAVY, UNSEEN
 from prudent.estimators.linear import LinearModel
@@ -168,6 +174,7 @@ def test_a_forecast_is_about_right(model: type[LinearModel]) -> None:
     low, high = fitted.intervals_[0] / math.sqrt(2)
     assert 0.5 < (high - low) / 2 / float(found[1]) < 2
     assert "would refuse" in str(model().dry_run(100, 3))
+    assert "needs about 7 records" in str(KMeans(epsilon=50.0).dry_run(100, 3))
     with pytest.raises(ValueError, match="records"):
         model().dry_run(0, 3)
 

@@ -160,7 +160,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         forecast = self._forecast(prices, records, features)
         if records < needed:
             forecast = f"With {records:,} it would refuse, after a noisy count."
-        notes = f"It needs about {int(nearest(needed, 2)):,} records.", forecast
+        notes = f"It needs about {math.ceil(float(nearest(needed, 2))):,} records.", forecast
         return attrs.evolve(self._preview(prices), notes=tuple(filter(None, notes)))
 
     def _forecast(self, prices: Prices, records: int, features: int) -> str:
