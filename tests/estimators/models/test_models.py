@@ -140,6 +140,25 @@ def test_clusters_are_found() -> None:
     assert (model.predict(centres) == nearest).all()
 
 
+@pytest.mark.parametrize("far", [6.0, 50.0])
+def test_a_rare_label_far_from_the_others_has_its_share(far: float) -> None:
+    draw = np.random.default_rng(0)
+    y = (draw.random(6000) < 0.05).astype(int)
+    x = draw.normal(size=(6000, 1)) + far * y[:, None]
+    model = estimators.GaussianNB(classes=[0, 1], epsilon=50.0, noise=seeded()).fit(x, y)
+    assert model.class_prior_[1] == pytest.approx(y.mean(), abs=0.002)
+    assert (model.predict(x) == y).mean() > 0.99
+
+
+@pytest.mark.parametrize("tail", [0.0, 8.0])
+def test_the_sizes_of_clusters_are_those_of_predictions(tail: float) -> None:
+    draw = np.random.default_rng(0)
+    x = draw.exponential(size=(6000, 1)) + tail * (draw.random((6000, 1)) < 0.1)
+    model = estimators.KMeans(3, epsilon=50.0, noise=seeded()).fit(x)
+    counts = np.bincount(model.predict(x), minlength=3)
+    assert model.cluster_sizes_ == pytest.approx(counts, abs=10)
+
+
 @pytest.mark.parametrize("name", ["LogisticRegression", "GaussianNB", "PCA", "KMeans"])
 def test_columns_with_bounds_need_no_quantiles(name: str) -> None:
     x, y = data(name, 2000)
