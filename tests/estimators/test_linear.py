@@ -77,6 +77,21 @@ def test_a_penalty_shrinks_slopes_as_ridge_regression_does() -> None:
     assert abs(fitted.coef_[0]) < 0.7
 
 
+@pytest.mark.parametrize("target", ["y", "y ~ a + b"])
+def test_decimals_are_numbers_of_ones(target: str) -> None:
+    import pyarrow as pa
+
+    features, targets = table()
+    numbers = {"a": features[:, 0].round(4), "b": features[:, 1].round(1), "y": targets.round(2)}
+    plain = pa.table(numbers)
+    digits = {"a": 4, "b": 1, "y": 2}
+    decimals = pa.table({k: plain[k].cast(pa.decimal128(20, each)) for k, each in digits.items()})
+    fitted, usual = quiet().fit(decimals, target), quiet().fit(plain, target)
+    assert fitted.coef_ == pytest.approx(usual.coef_)
+    for asked in (plain, decimals, decimals.to_pandas()):
+        assert fitted.predict(asked) == pytest.approx(usual.predict(plain))
+
+
 @pytest.mark.parametrize("quantile", [0.2, 0.9])
 def test_a_quantile_has_its_share_of_records_below(quantile: float) -> None:
     features, targets = table()
