@@ -116,6 +116,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator, abc.ABC):
     def _keep_classes(self) -> int:
         """Set the fitted labels, and return their number."""
         self.classes_ = np.array(self._labels)
+        if self.classes_.tolist() != self._labels:  # texts have been made of numbers among texts
+            self.classes_ = np.array(self._labels, dtype=object)
         return len(self._labels)
 
     @abc.abstractmethod

@@ -37,6 +37,24 @@ def test_labels_are_predicted(name: str) -> None:
     assert np.exp(model.predict_log_proba(x[:5])) == pytest.approx(model.predict_proba(x[:5]))
 
 
+@pytest.mark.parametrize("source", ["list", "frame", "formula"])
+@pytest.mark.parametrize(
+    "labels", [(False, True), (0.5, 1.5), (-3, 7), ("01", "02"), ("a", "b"), (1, "a")], ids=str
+)
+def test_labels_are_named_as_they_were_given(labels: Any, source: str) -> None:
+    import pandas as pd
+
+    x = np.random.default_rng(0).normal(size=(900, 1))
+    y = [labels[each] for each in (x[:, 0] > 0).astype(int)]
+    frame = pd.DataFrame({"x": x[:, 0], "y": y})
+    asked = {"list": (x, y), "frame": (frame, "y"), "formula": (frame, "y ~ x")}[source]
+    model = estimators.GaussianNB(epsilon=50.0, noise=seeded()).fit(*asked)
+    if labels == (1, "a") and source != "list":  # of texts and numbers, a frame has texts
+        y = list(map(str, y))
+    found = model.predict(x if source == "list" else frame).tolist()
+    assert np.mean([one == other for one, other in zip(found, y, strict=True)]) > 0.95
+
+
 def test_several_labels_of_any_kind() -> None:
     x, _ = data("LogisticRegression", 6000)
     y = np.array(["low", "middle", "high"])[np.digitize(x[:, 0], [-0.4, 0.4])]
