@@ -12,6 +12,7 @@ from prudent.accounting import ApproximateDpEvent
 from prudent.estimators import GaussianNB, LinearRegression, LogisticRegression, QuantileRegressor
 from prudent.estimators.formula import Factor, Formula, FormulaRows
 from prudent.release.noise import ReproducibleNoise
+from tests.estimators.models.fitting import taped
 from tests.release.recording import Book
 
 # The records of these tests are public.
@@ -102,6 +103,19 @@ def test_bounds_replace_quantiles(frame: pd.DataFrame) -> None:
     assert bounded.fit(frame[["age"]], frame.pay).coef_[0] == pytest.approx(1, abs=0.3)
 
 
+def test_bounds_are_checked_before_a_charge(frame: pd.DataFrame) -> None:
+    book = Book()
+    for bounds in ({"agee": (18, 70)}, {"sex[m]": (0, 1)}, {2: (0, 1)}, {"age": (70, 18)}):
+        with pytest.raises(ValueError, match="bounds"):
+            LinearRegression(ledger=book, bounds=bounds).fit(frame, "pay ~ age + C(sex)")
+    assert not book.charges
+    fitted = LinearRegression(epsilon=20.0, bounds={"age": (18, 70)}, noise=ReproducibleNoise(1))
+    with taped() as tape:
+        fitted.fit(frame, "pay ~ C(sex) + age")
+    assert "columns" not in tape.names
+    assert dict(zip(fitted.terms_, fitted.coef_, strict=True))["age"] == pytest.approx(1, abs=0.3)
+
+
 def test_a_formula_is_read() -> None:
     found = Formula.parse(" `a b` ~ x.1+C( y )+C(z, 1 ,b c)+missing(w) + I( u ** 2 ) ")
     assert found.target == Factor("a b")
@@ -121,8 +135,11 @@ def test_a_formula_is_read() -> None:
         ("y ~ a:b + a", ["a:b", "a"]),
         ("y ~ (a + b) * c", ["a", "b", "c", "a:c", "b:c"]),
         ("y ~ a * b * c - a:b:c", ["a", "b", "a:b", "c", "a:c", "b:c"]),
+        ("y ~ a * b - b:a", ["a", "b"]),
+        ("y ~ (a + b) * (b + a)", ["a", "b", "a:b"]),
         ("y ~ . - c", ["a", "b", "d e"]),
         ("y ~ . + C(c, u, v)", ["a", "b", "d e", "c[v]"]),
+        ('y ~ C(c, \'u\', "v", "w, x")', ["c[v]", "c[w, x]"]),
         ("y ~ . * a - `d e`:a", ["a", "b", "c", "d e", "b:a", "c:a"]),
         ("log(y) ~ . - who", ["a", "b", "c", "d e"]),
         ("y ~ log(a) + I(b + `d e`)", ["log(a)", "I(b + `d e`)"]),
@@ -136,7 +153,16 @@ def test_operators_are_expanded(text: str, terms: list[str]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("~ x", "y ~", "y ~ x +", "y ~ C()", "y ~ C(x, a, a)", "y ~ missing(x, a)", "y ~ x z"),
+        *(
+            "~ x",
+            "y ~",
+            "y ~ x +",
+            "y ~ C()",
+            "y ~ C(x, a, a)",
+            "y ~ C(x, 'a', a)",
+            "y ~ missing(x, a)",
+            "y ~ x z",
+        ),
         *("y ~ x + log(y)", "y z ~ x", "y ~ C(x, )", "y ~ C(x, a)", "y ~ .", "y ~ 1", "y ~ 2", "y"),
         *("y ~ missing(x):z", "y ~ x:C(z)", "y ~ x - 1", "y ~ 0 + x"),
         *(

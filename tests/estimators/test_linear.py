@@ -13,7 +13,13 @@ from benchmarks.interval_coverage import most_wrong
 from benchmarks.regression_coverage import LINEAR, cell
 from sklearn.exceptions import NotFittedError
 
-from prudent.estimators import LinearRegression, QuantileRegressor, Ridge, TooFewRecordsError
+from prudent.estimators import (
+    KMeans,
+    LinearRegression,
+    QuantileRegressor,
+    Ridge,
+    TooFewRecordsError,
+)
 from prudent.estimators import features as features_module
 from prudent.estimators.influence import CURVED, HEAVY, UNSEEN
 from prudent.estimators.linear import LinearModel
@@ -69,6 +75,21 @@ def test_a_penalty_shrinks_slopes_as_ridge_regression_does() -> None:
     exact = linear_model.Ridge(alpha=4000.0).fit(features, targets)
     assert fitted.coef_ == pytest.approx(exact.coef_, abs=0.06)
     assert abs(fitted.coef_[0]) < 0.7
+
+
+@pytest.mark.parametrize("target", ["y", "y ~ a + b"])
+def test_decimals_are_numbers_of_ones(target: str) -> None:
+    import pyarrow as pa
+
+    features, targets = table()
+    numbers = {"a": features[:, 0].round(4), "b": features[:, 1].round(1), "y": targets.round(2)}
+    plain = pa.table(numbers)
+    digits = {"a": 4, "b": 1, "y": 2}
+    decimals = pa.table({k: plain[k].cast(pa.decimal128(20, each)) for k, each in digits.items()})
+    fitted, usual = quiet().fit(decimals, target), quiet().fit(plain, target)
+    assert fitted.coef_ == pytest.approx(usual.coef_)
+    for asked in (plain, decimals, decimals.to_pandas()):
+        assert fitted.predict(asked) == pytest.approx(usual.predict(plain))
 
 
 @pytest.mark.parametrize("quantile", [0.2, 0.9])
@@ -168,6 +189,7 @@ def test_a_forecast_is_about_right(model: type[LinearModel]) -> None:
     low, high = fitted.intervals_[0] / math.sqrt(2)
     assert 0.5 < (high - low) / 2 / float(found[1]) < 2
     assert "would refuse" in str(model().dry_run(100, 3))
+    assert "needs about 7 records" in str(KMeans(epsilon=50.0).dry_run(100, 3))
     with pytest.raises(ValueError, match="records"):
         model().dry_run(0, 3)
 

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.base import clone
 
@@ -15,6 +17,7 @@ from prudent.release.noise import ReproducibleNoise
 from prudent.tune import Geometric, Poisson, price, search
 from prudent.tune.fitting import event_of
 from tests.estimators.models.fitting import data
+from tests.release.recording import Book
 
 # The records of these tests are public.
 pytestmark = pytest.mark.filterwarnings("ignore::prudent.PrivacyWarning")
@@ -91,12 +94,50 @@ def test_a_search_is_priced_by_the_event_of_its_fits() -> None:
         ("tolerance", {"tolerance": -1.0}),
         ("grid", {"grid": {"n_estimators": []}}),
         ("data", {"data": (None, "y ~ x + C(z)")}),  # the choice of levels would not be paid for
+        ("held_out", {"held_out": (np.ones((9, 2)), np.ones(9))}),  # another number of columns
+        ("y", {"held_out": (np.ones((9, 3)), np.ones(8))}),
     ],
 )
 def test_arguments_are_checked(argument: str, given: dict[str, Any]) -> None:
     usual = {"grid": {"n_estimators": [2]}, "trials": FEW, "delta": 1e-5, "score_noise": None}
     with pytest.raises(ArgumentError, match=argument):
         search(GradientBoostingRegressor(), **{**usual, **parts("Regressor", 250), **given})
+
+
+def test_a_setting_that_no_file_keeps_is_refused_before_a_charge() -> None:
+    given = {"trials": FEW, "delta": 1e-5, "score_noise": None, "ledger": Book()}
+    with pytest.raises(ArgumentError, match="did you mean 'x0'"):  # 0 is read as "0"
+        search(GaussianNB(), {"bounds": [{0: (-1, 1)}]}, **given, **parts("GaussianNB", 300))
+    assert not given["ledger"].charges
+
+
+def test_a_grid_may_be_an_array() -> None:
+    model, given = GaussianNB(epsilon=3.0), parts("GaussianNB", 300)
+    grid = {"classes": [np.array([0, 1])], "epsilon": np.arange(3, 4)}
+    assert search(model, grid, trials=FEW, delta=1e-5, score_noise=None, **given).epsilon > 3
+
+
+@pytest.mark.parametrize("tolerance", [None, 0.1])
+@pytest.mark.parametrize(
+    "targets",
+    [
+        np.array([[1], [0], [1]]),
+        pd.DataFrame({"a": [1, 0, 1]}),
+        pd.Series([1.0, None, 1.0]),
+        pa.chunked_array([[1, 0], [1]]),
+    ],
+    ids=["column", "frame", "gap", "arrow"],
+)
+@pytest.mark.filterwarnings("ignore:A column-vector")
+def test_targets_are_compared_from_every_container(targets: Any, tolerance: float | None) -> None:
+    from prudent.tune.fitting import _Fit
+
+    class Model:
+        def predict(self, rows: Any) -> Any:
+            return np.ones(1)
+
+    score = _Fit(None, (None, None), (np.ones((3, 1)), targets), None, tolerance)
+    assert score._right(Model()) == 2
 
 
 def test_numbers_are_right_within_a_tolerance() -> None:

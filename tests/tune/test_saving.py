@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from prudent._formats import DamagedFileError
@@ -29,9 +30,11 @@ TARGETS = FEATURES @ [2.0, -1.0] + DRAW.normal(size=3_000)
         (LinearRegression(epsilon=3.0), TARGETS),
         (GradientBoostingRegressor(epsilon=3.0), TARGETS),
         (GaussianNB(epsilon=3.0, classes=["low", "high"]), np.where(TARGETS > 0, "high", "low")),
+        (GaussianNB(epsilon=3.0), pd.to_datetime((TARGETS > 0).astype(int), unit="D").to_series()),
+        (GaussianNB(epsilon=3.0), [1 if each else "a" for each in TARGETS > 0]),
         (KMeans(2, epsilon=3.0), None),
     ],
-    ids=["regression", "trees", "classes", "clusters"],
+    ids=["regression", "trees", "classes", "times", "mixed", "clusters"],
 )
 def test_a_fit_that_is_read_predicts_the_same(model: Any, targets: Any, tmp_path: Path) -> None:
     model = model.set_params(noise=ReproducibleNoise(1)).fit(FEATURES, targets)

@@ -160,7 +160,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         forecast = self._forecast(prices, records, features)
         if records < needed:
             forecast = f"With {records:,} it would refuse, after a noisy count."
-        notes = f"It needs about {int(nearest(needed, 2)):,} records.", forecast
+        notes = f"It needs about {math.ceil(float(nearest(needed, 2))):,} records.", forecast
         return attrs.evolve(self._preview(prices), notes=tuple(filter(None, notes)))
 
     def _forecast(self, prices: Prices, records: int, features: int) -> str:
@@ -283,7 +283,10 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             _validate.instance(str, "the name of a column of the table", unit=options["unit"])
         rows = FormulaRows(text, source, labels, **options)
         formula, private = rows.formula, len(rows.private)
-        numbers = formula.known.count(False)
+        names = rows.names  # without those of levels, which are to be found
+        bounded = {names[place]: each for place, each in self._bounded(names).items()}
+        features = zip(formula.features, formula.known, strict=True)
+        numbers = sum(not known and name not in bounded for name, known in features)
         prices, noise = self._prices(numbers, private, options["most"]), source_of(self.noise)
         paid = self._charge(prices, formula.target.features[0], *noted)
 
@@ -292,8 +295,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             self._labels = rows.choose(selection, noise)
             if self._labels is not None and len(self._labels) < 2 and selection is not None:
                 return TooFewRecordsError(None, selection.needed(0.95))
-            known = dict(rows.known) | self._bounded(rows.names)
-            return self._counted(SumEngine(rows, prices, noise, known))
+            known = {list(rows.names).index(name): each for name, each in bounded.items()}
+            return self._counted(SumEngine(rows, prices, noise, {**rows.known, **known}))
 
         refused = redact_errors(learn)
         self._formula, self._names = rows.formula, rows.formula.features

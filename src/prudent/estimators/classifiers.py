@@ -46,6 +46,7 @@ from prudent.estimators.base import BoundedEstimator, CoefficientSummary, Privat
 from prudent.estimators.engine import LONGEST, BudgetPart, SumEngine, along, choices, lengths, sums
 from prudent.estimators.features import (
     CLIP,
+    MOMENT_CLIP,
     STEP,
     ClassMoments,
     Whitening,
@@ -115,6 +116,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator, abc.ABC):
     def _keep_classes(self) -> int:
         """Set the fitted labels, and return their number."""
         self.classes_ = np.array(self._labels)
+        if self.classes_.tolist() != self._labels:  # texts have been made of numbers among texts
+            self.classes_ = np.array(self._labels, dtype=object)
         return len(self._labels)
 
     @abc.abstractmethod
@@ -143,8 +146,8 @@ class GaussianNB(PrivateClassifier, BoundedEstimator):
     Its arguments are those of `PrivateEstimator`.
 
     Attributes:
-        theta_: The mean of each column, for each label.
-        var_: The variance of each column, for each label.
+        theta_: The mean of each column, clipped at four scales, for each label.
+        var_: The variance of each column, clipped likewise, for each label.
         class_prior_: The share of each label.
         classes_: The labels.
     """
@@ -153,15 +156,23 @@ class GaussianNB(PrivateClassifier, BoundedEstimator):
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
-        return {"columns": choices(0.3, 2 * features), "count": sums(0.005), "moments": sums(0.695)}
+        return {
+            "columns": choices(0.3, 2 * features),
+            "count": sums(0.005),
+            "labels": sums(0.02),
+            "moments": sums(0.675),
+        }
 
     @override
     def _learn(self, engine: SumEngine) -> None:
         kinds, width = self._keep_classes(), len(engine.rows.names) - 1
         features = standardised(engine, width, self.n_records_)
+        features = attrs.evolve(features, limits=np.full(width, MOMENT_CLIP))
+        counts = engine.total("labels", lambda rows: one_hot(rows[:, -1], kinds), 1.0)
+        counts = np.maximum(counts, 1.0)
         found = ClassMoments.release(engine, "moments", features, lambda rows: rows[:, -1], kinds)
         self._features, self._moments = features, found
-        self.class_prior_ = found.counts / found.counts.sum()
+        self.class_prior_ = counts / counts.sum()
         self.theta_ = features.locations + found.means * features.scales
         self.var_ = found.variances * features.scales**2
 

@@ -30,6 +30,9 @@ CLIP = 8.0
 FARTHEST = 2.0**27
 """No standardised number is farther from zero; for arithmetic only."""
 
+MOMENT_CLIP = 4.0
+"""Standardised features are clipped here where their squares are added up."""
+
 STEP = 2.0**-13
 """The step of the grid of standardised features."""
 
@@ -49,7 +52,6 @@ _LEAST_WEIGHT = 0.05  # the mean square of the factors by which rows are shorten
 _LEAST_COUNT = 50.0  # a noisy count is taken to be at least this
 
 # Of the moments of groups:
-_MOMENT_CLIP = 4.0  # of a standardised column
 _SQUARES = 2.0  # squares are divided by this, so that they weigh as much as the columns
 _MOMENT_REACH = 1.25  # the radius, in root mean squares of a normal vector
 _LEAST_VARIANCE = 1e-2  # of a standardised column
@@ -235,7 +237,6 @@ def one_hot(places: FloatArray | npt.NDArray[np.int64], kinds: int) -> FloatArra
 class ClassMoments:
     """Released moments of standardised columns, one row for each group."""
 
-    counts: FloatArray  # the weight of each group, at least 1
     means: FloatArray  # the mean of each column
     variances: FloatArray  # the variance of each column, positive
 
@@ -243,12 +244,15 @@ class ClassMoments:
     def release(
         cls, engine: SumEngine, part: str, features: StandardFeatures, groups: Map, kinds: int
     ) -> "ClassMoments":
-        """Release the moments; `groups` returns the place of the group of each row."""
+        """Release the moments, of features clipped at `MOMENT_CLIP`.
+
+        `groups` returns the place of the group of each row.
+        """
         width = features.width - 1
         radius = _MOMENT_REACH * math.sqrt(1 + width * (1 + 3 / _SQUARES**2))
 
         def pairs(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-            numbers = np.clip(features.vectors(rows)[:, 1:], -_MOMENT_CLIP, _MOMENT_CLIP)
+            numbers = features.vectors(rows)[:, 1:]
             ones = np.ones((len(rows), 1))
             return (
                 one_hot(groups(rows), kinds),
@@ -260,6 +264,6 @@ class ClassMoments:
         # A group with fewer records than the noise of a sum says nothing about its mean.
         noise = engine.deviation(part) * radius
         kept = counts**2 / (counts**2 + noise**2)
-        means = np.clip(kept * sums[:, 1 : width + 1] / counts, -_MOMENT_CLIP, _MOMENT_CLIP)
+        means = np.clip(kept * sums[:, 1 : width + 1] / counts, -MOMENT_CLIP, MOMENT_CLIP)
         squares = kept * sums[:, width + 1 :] / counts * _SQUARES + (1 - kept)
-        return cls(counts[:, 0], means, np.maximum(squares - means**2, _LEAST_VARIANCE))
+        return cls(means, np.maximum(squares - means**2, _LEAST_VARIANCE))

@@ -135,6 +135,7 @@ class _Reader:
     others: Sequence[str] | None  # what a point stands for; None if that is not known
     whole: str  # the formula
     at: int = 0
+    crossings: dict[frozenset[Factor], Term] = attrs.Factory(dict)  # as each was first written
 
     def refuse(self, why: str, hint: str = "") -> ArgumentError:
         return ArgumentError(
@@ -192,6 +193,7 @@ class _Reader:
         found: dict[Term, None] = {}
         for one, other in itertools.product(left, right):
             factors = tuple(dict.fromkeys((*one, *other)))
+            factors = self.crossings.setdefault(frozenset(factors), factors)
             kinds = {each.kind for each in factors}
             if "missing" in kinds:
                 raise self.refuse("only numbers and categories are multiplied")
@@ -239,12 +241,14 @@ class _Reader:
             raise self.refuse(f"{name}() names no column")
         plain = re.fullmatch(r"`[^`]+`|[\w.]+", inner)
         inner = inner.strip("`") if plain else re.sub("`([^`]+)`", r'"\1"', inner)
-        if levels and (kind != "category" or not len(set(levels)) == len(levels) > 1):
+        public = tuple(re.sub("^(['\"])(.*)\\1$", r"\2", each) for each in levels)
+        if levels and (kind != "category" or not len(set(public)) == len(levels) > 1):
             raise self.refuse("C(…) has two or more distinct levels, missing(…) none")
         if "" in levels:
             raise self.refuse("a level is empty")
-        public = tuple(each.strip("'") for each in levels) or None
-        return Factor(inner, kind, public, text="" if plain or kind == "category" else inner)
+        return Factor(
+            inner, kind, public or None, text="" if plain or kind == "category" else inner
+        )
 
 
 def _arguments(text: str, at: int) -> list[str]:

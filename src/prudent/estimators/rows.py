@@ -291,9 +291,11 @@ class ModelData:
         """Choose the labels that have enough records; private until then."""
         if isinstance(self.target, str):
             return named_labels(selection.select(self._groups().counts(), noise), self.data)
-        cells = map(scales.category, _cells(self.target, "y"))
         # One record without a label makes floats of whole numbers in some containers.
-        whole = (int(each) if type(each) is float and each.is_integer() else each for each in cells)
+        whole = (
+            int(each) if type(each) is float and each.is_integer() else each
+            for each in self.cells()
+        )
         # Among objects 1, True and 1.0 are equal: which of them is named must not depend on
         # the record that comes first, so each type is chosen by itself.
         given = [None if each is None else in_order(each) for each in whole]
@@ -307,6 +309,14 @@ class ModelData:
         kept: list[Any] = [*selection.select(keyed, noise)]
         return list(dict.fromkeys(label for _, label, _ in kept))
 
+    def cells(self) -> list[Any]:
+        """The categories of targets that are not in the table; None where there is none."""
+        return list(map(scales.category, _cells(self.target, "y")))
+
+    def numbers(self) -> list[float]:
+        """Targets that are not in the table, as doubles; NaN where there is none."""
+        return list(map(float, self._targets()[1]()[:, 0]))
+
     def _targets(self) -> tuple[int, Callable[[], FloatArray]]:
         """The number of targets that are not in the table, and what reads them as doubles."""
         given = _container(self.target, "y")
@@ -314,8 +324,9 @@ class ModelData:
             places = {label: float(at) for at, label in enumerate(self.classes)}
 
             def read() -> FloatArray:
-                cells = map(scales.category, _cells(self.target, "y"))
-                return np.array([places.get(each, np.nan) for each in cells], np.float64)[:, None]
+                return np.array([places.get(each, np.nan) for each in self.cells()], np.float64)[
+                    :, None
+                ]
 
             return len(given), read
         if isinstance(given, np.ndarray):
@@ -331,9 +342,22 @@ def named_labels(found: list[Hashable], source: Any) -> list[Hashable]:
 
     Without a declared type labels are texts; those of numbers are named as numbers.
     """
-    texts = hasattr(source, "iloc") and all(isinstance(each, str) for each in found)
-    numbers = texts and all(str(each).removeprefix("-").isdecimal() for each in found)
-    return [int(str(each)) for each in found] if numbers else found
+    if not hasattr(source, "iloc"):
+        return found
+    named = [_named(each) if isinstance(each, str) else each for each in found]
+    return found if any(isinstance(each, str) for each in named) else named
+
+
+def _named(text: str) -> Hashable:
+    """What a frame of pandas has written as this text: a boolean or a number, else the text."""
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    written = scales.written(np.array([number])).to_pylist() == [text]  # "01" is none
+    return scales.category(number) if written else text
 
 
 def private_groups(source: Any, name: str, **given: Any) -> Any:

@@ -59,7 +59,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Bo
             "columns": choices(0.2, 2 * features),
             "count": sums(0.005),
             "cells": sums(0.395),
-            "steps": sums(0.4, ROUNDS),
+            "steps": sums(0.38, ROUNDS),
+            "sizes": sums(0.02),
         }
 
     @override
@@ -75,7 +76,10 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Bo
             # A centre moves as far as its records outweigh the noise.
             kept = sizes**2 / (sizes**2 + noise**2)
             centres = centres + kept * (found[:, 1:] / sizes - centres)
-            self.cluster_sizes_ = np.maximum(found[:, 0], 0.0)
+        # Rows far from the others are shortened in a step: they count for less than one.
+        nearest = _nearest(features, centres)
+        counts = engine.total("sizes", lambda rows: one_hot(nearest(rows), self.n_clusters), 1.0)
+        self.cluster_sizes_ = np.maximum(counts, 0.0)
         self._features, self._centres = features, centres
         self.cluster_centers_ = features.locations + centres * features.scales
 

@@ -7,6 +7,7 @@ of settings is fitted, each is scored on held-out records with noise, and only t
 
 import contextlib
 import itertools
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import dp_accounting as dp
+import numpy as np
 
 from prudent import _validate
 from prudent._files import replacing
@@ -297,6 +299,8 @@ def search(
     if tolerance is not None:
         tolerance = _validate.non_negative(tolerance=tolerance)
     known = {name: _validate.values(**{name: each}) for name, each in grid.items()}
+    for name, values in known.items():  # those of numpy as a file keeps them
+        known[name] = [v.tolist() if isinstance(v, np.generic | np.ndarray) else v for v in values]
     settings = [
         dict(zip(known, values, strict=True))
         for values in itertools.islice(itertools.product(*known.values()), _MOST + 1)
@@ -304,7 +308,11 @@ def search(
     if not 1 <= len(settings) <= _MOST:
         raise ArgumentError("grid", f"of 1 to {_MOST:,} settings", shown=f"{len(settings):,}")
     work = _Fit(estimator, data, held_out, score_noise, tolerance)
-    fits = [event_of(work.model(each), *data) for each in settings]
+    if _open(estimator, *data)[1] != _open(estimator, *held_out)[1]:
+        raise ArgumentError("held_out", "with the features of data", shown="others")
+    # As a setting comes back from its file, in which keys of mappings are texts.
+    read = json.loads(json.dumps(settings, default=str))
+    fits = [event_of(work.model(each), *data) for each in read]
     different = list({to_json(each): each for each in fits}.values())
     event = scored_event(different, score_noise, disjoint=_validate.flag(disjoint=disjoint))
 
@@ -326,12 +334,17 @@ def search(
 
 def event_of(estimator: "PrivateEstimator", features: Any, targets: Any) -> dp.DpEvent:
     """The privacy event of a fit to arrays, or a frame and an array; nothing is read or charged."""
+    rows, names = _open(estimator, features, targets)
+    return estimator._priced(rows.names, len(names))[1].event
+
+
+def _open(estimator: "PrivateEstimator", features: Any, targets: Any) -> Any:
     from prudent.estimators.rows import ModelData
 
     if isinstance(targets, str):
         raise ArgumentError("data", "features, and an array of targets", got=targets)
-    rows, names = ModelData(data=features, target=targets if estimator._supervised else None).open()
-    return estimator._priced(rows.names, len(names))[1].event
+    target = targets if estimator._supervised else None
+    return ModelData(data=features, target=target, classes=estimator._classes()).open()
 
 
 @attrs.frozen(eq=False, repr=False)  # its text would quote records
@@ -367,9 +380,12 @@ class _Fit:
 
         One on which the model raises an error counts as wrong.
         """
+        from prudent.estimators.rows import ModelData
+
         features, targets = self.held_out
         rows = features.iloc if hasattr(features, "iloc") else features
-        known = targets.tolist() if hasattr(targets, "tolist") else list(targets)
+        asked = ModelData(data=features, target=targets)
+        known = asked.cells() if self.tolerance is None else asked.numbers()
         total = 0
         for place, target in enumerate(known):
             with contextlib.suppress(Exception):

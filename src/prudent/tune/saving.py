@@ -64,7 +64,8 @@ def _plain(value: Any) -> dict[str, Any]:
             flat = {"shape": list(value.shape), "values": numbers.ravel().tolist()}
             return {"of": "array", "dtype": dtype.str, **flat}
         case datetime.date():
-            return {"of": type(value).__name__, "value": value.isoformat()}
+            kind = "datetime" if isinstance(value, datetime.datetime) else "date"
+            return {"of": kind, "value": value.isoformat()}  # a Timestamp is a datetime, too
         case dp.DpEvent():
             return {"of": "event", "value": to_plain(value)}
         case _ if type(value) in _PARTS.values():

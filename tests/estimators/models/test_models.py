@@ -37,6 +37,24 @@ def test_labels_are_predicted(name: str) -> None:
     assert np.exp(model.predict_log_proba(x[:5])) == pytest.approx(model.predict_proba(x[:5]))
 
 
+@pytest.mark.parametrize("source", ["list", "frame", "formula"])
+@pytest.mark.parametrize(
+    "labels", [(False, True), (0.5, 1.5), (-3, 7), ("01", "02"), ("a", "b"), (1, "a")], ids=str
+)
+def test_labels_are_named_as_they_were_given(labels: Any, source: str) -> None:
+    import pandas as pd
+
+    x = np.random.default_rng(0).normal(size=(900, 1))
+    y = [labels[each] for each in (x[:, 0] > 0).astype(int)]
+    frame = pd.DataFrame({"x": x[:, 0], "y": y})
+    asked = {"list": (x, y), "frame": (frame, "y"), "formula": (frame, "y ~ x")}[source]
+    model = estimators.GaussianNB(epsilon=50.0, noise=seeded()).fit(*asked)
+    if labels == (1, "a") and source != "list":  # of texts and numbers, a frame has texts
+        y = list(map(str, y))
+    found = model.predict(x if source == "list" else frame).tolist()
+    assert np.mean([one == other for one, other in zip(found, y, strict=True)]) > 0.95
+
+
 def test_several_labels_of_any_kind() -> None:
     x, _ = data("LogisticRegression", 6000)
     y = np.array(["low", "middle", "high"])[np.digitize(x[:, 0], [-0.4, 0.4])]
@@ -138,6 +156,25 @@ def test_clusters_are_found() -> None:
     assert np.abs(model.cluster_centers_[nearest] - centres).max() < 3
     assert model.cluster_sizes_.sum() == pytest.approx(6000, abs=600)
     assert (model.predict(centres) == nearest).all()
+
+
+@pytest.mark.parametrize("far", [6.0, 50.0])
+def test_a_rare_label_far_from_the_others_has_its_share(far: float) -> None:
+    draw = np.random.default_rng(0)
+    y = (draw.random(6000) < 0.05).astype(int)
+    x = draw.normal(size=(6000, 1)) + far * y[:, None]
+    model = estimators.GaussianNB(classes=[0, 1], epsilon=50.0, noise=seeded()).fit(x, y)
+    assert model.class_prior_[1] == pytest.approx(y.mean(), abs=0.002)
+    assert (model.predict(x) == y).mean() > 0.99
+
+
+@pytest.mark.parametrize("tail", [0.0, 8.0])
+def test_the_sizes_of_clusters_are_those_of_predictions(tail: float) -> None:
+    draw = np.random.default_rng(0)
+    x = draw.exponential(size=(6000, 1)) + tail * (draw.random((6000, 1)) < 0.1)
+    model = estimators.KMeans(3, epsilon=50.0, noise=seeded()).fit(x)
+    counts = np.bincount(model.predict(x), minlength=3)
+    assert model.cluster_sizes_ == pytest.approx(counts, abs=10)
 
 
 @pytest.mark.parametrize("name", ["LogisticRegression", "GaussianNB", "PCA", "KMeans"])

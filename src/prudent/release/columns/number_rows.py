@@ -203,7 +203,13 @@ class NumberTable:
         if dtype.is_boolean():
             return lambda table: named_value(table, name, "formula").cast("int32")
         scale = scale_of_type(dtype, backend_name(self.table), name)
-        return lambda table: number_of(named_value(table, name, "formula"), scale)
+
+        def term(table: ir.Table) -> ir.Value:
+            found = number_of(named_value(table, name, "formula"), scale)
+            # Of a decimal, its last digits.
+            return found / double(10.0**scale.digits) if scale.digits else found
+
+        return term
 
 
 def _number_of_any_text(text: ir.StringValue) -> ir.Value:
