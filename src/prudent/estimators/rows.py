@@ -324,9 +324,8 @@ class ModelData:
             places = {label: float(at) for at, label in enumerate(self.classes)}
 
             def read() -> FloatArray:
-                return np.array([places.get(each, np.nan) for each in self.cells()], np.float64)[
-                    :, None
-                ]
+                found = [places.get(each, np.nan) for each in self.cells()]
+                return np.array(found, np.float64)[:, None]
 
             return len(given), read
         if isinstance(given, np.ndarray):
