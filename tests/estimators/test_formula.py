@@ -9,7 +9,14 @@ import pytest
 
 from prudent import ArgumentError
 from prudent.accounting import ApproximateDpEvent
-from prudent.estimators import GaussianNB, LinearRegression, LogisticRegression, QuantileRegressor
+from prudent.estimators import (
+    GaussianNB,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    LinearRegression,
+    LogisticRegression,
+    QuantileRegressor,
+)
 from prudent.estimators.formula import Factor, Formula, FormulaRows
 from prudent.release.noise import ReproducibleNoise
 from tests.estimators.models.fitting import taped
@@ -274,3 +281,15 @@ def test_a_category_of_which_no_level_is_found_leaves_the_intercept(frame: Any) 
     assert fitted.coef_.shape == (0,)
     found = fitted.predict(frame.assign(number=1)[:3])
     assert found == pytest.approx(np.full(3, frame.pay.mean()), rel=0.1)
+    pytest.importorskip("matplotlib")
+    assert not fitted.plot().axes[0].get_yticklabels()
+
+
+def test_without_a_level_every_model_predicts_what_is_frequent(frame: Any) -> None:
+    given = frame.assign(number=range(len(frame)))
+    for kind in (GradientBoostingRegressor, QuantileRegressor):
+        fitted = kind(epsilon=5.0, noise=ReproducibleNoise(1)).fit(given, "pay ~ C(number)")
+        assert fitted.predict(given[:3]) == pytest.approx(np.full(3, frame.pay.mean()), rel=0.2)
+    for kind in (GradientBoostingClassifier, GaussianNB, LogisticRegression):
+        fitted = kind(epsilon=5.0, noise=ReproducibleNoise(1)).fit(given, "sex ~ C(number)")
+        assert set(fitted.predict(given[:3])) <= set(frame.sex)

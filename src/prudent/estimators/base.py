@@ -499,8 +499,9 @@ class CoefficientSummary(abc.ABC):
         check_is_fitted(self)
         fitted: Any = self
         slopes = [each for each in self.coefficients() if "(intercept)" not in each[0]]
-        terms, values, ends = zip(*slopes, strict=True)
-        errors = np.abs(np.nan_to_num(np.array(ends).T - values))
+        terms = [term for term, _, _ in slopes]  # there is none if no level of a category was found
+        values, ends = (np.array([each[at] for each in slopes], np.float64) for at in (1, 2))
+        errors = np.abs(np.nan_to_num(ends.reshape(-1, 2).T - values))
         figure = Figure(figsize=(7, 1 + 0.4 * len(terms)), layout="constrained")
         axes = figure.add_subplot()
         axes.axvline(0.0, color="#b0b0b0", linewidth=1)

@@ -95,6 +95,8 @@ class Forest:
 
 def draw_trees(columns: int, count: int, draw: np.random.Generator) -> list[Tree]:
     """Draw trees independently of the data."""
+    if not columns:  # of a formula with categories, of which no level was found
+        return [Tree((), ())] * count
     order = draw.permutation(columns).tolist()
     found = []
     for number in range(count):

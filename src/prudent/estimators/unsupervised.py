@@ -163,7 +163,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BoundedEstimator):
     """Private principal components without bounds on the data.
 
     Rows far from the others are shortened. That keeps the directions of the components, and makes
-    the variances of columns with long tails smaller.
+    variances smaller: of columns with long tails, and of the first component where columns are
+    strongly correlated (by a fifth, of normal columns).
 
     Args:
         n_components: How many components to keep; None keeps all.
