@@ -334,3 +334,13 @@ def test_what_would_fit_is_printed_on_the_safe_side(value: float) -> None:
     assert 0.99 * value <= float(delta) <= value
     assert value <= float(noise) <= 1.01 * value
     assert str(Room(0.0, 1e-7, math.inf)) == "nothing"
+
+
+@pytest.mark.parametrize("sensitivity", [1, 2])
+def test_discrete_noise_of_no_distribution_is_no_noise(sensitivity: int) -> None:
+    """The accountants price the parameter 0 as no noise, and so must the filter."""
+    event, filter_ = DiscreteLaplaceDpEvent(0.0, sensitivity), AdaptiveFilter(1.0, 1e-5)
+    assert PldAccountant().compose(event).get_epsilon(1e-5) == math.inf
+    state = filter_.charged(filter_.opening(), event, None)
+    assert not filter_.admits(state)
+    assert filter_.spent(state) == math.inf
