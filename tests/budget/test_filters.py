@@ -15,6 +15,7 @@ import pytest
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent.accounting import (
+    ApproximateDpEvent,
     DiscreteLaplaceTest,
     LaplaceTest,
     PldAccountant,
@@ -334,6 +335,33 @@ def test_what_would_fit_is_printed_on_the_safe_side(value: float) -> None:
     assert 0.99 * value <= float(delta) <= value
     assert value <= float(noise) <= 1.01 * value
     assert str(Room(0.0, 1e-7, math.inf)) == "nothing"
+
+
+@pytest.mark.parametrize("budget", [(1.0, 1e-5), (0.125, 1.6427589803640582e-10)])
+@pytest.mark.parametrize("charged", [(), (18.17,), (37.63, 23.15)])
+def test_what_is_said_to_fit_fits_to_the_last_digit(
+    budget: tuple[float, float], charged: tuple[float, ...]
+) -> None:
+    filter_ = AdaptiveFilter(*budget)
+    state = filter_.opening()
+    for scale in charged:
+        noise = dp.LaplaceDpEvent if scale == 23.15 else dp.GaussianDpEvent
+        state = filter_.charged(state, noise(scale / budget[0]), None)
+    room = filter_.room(state)
+    for event, told in [
+        (dp.GaussianDpEvent(room.noise_multiplier), None),
+        (DiscreteLaplaceDpEvent(room.epsilon, 1), None),
+        (ApproximateDpEvent(room.epsilon, room.delta), room.delta),
+    ]:
+        assert filter_.admits(filter_.charged(state, event, told)), event
+
+
+def test_a_mechanism_that_is_told_by_its_epsilon_and_delta_costs_these() -> None:
+    filter_, event = AdaptiveFilter(1.0, 1e-5), ApproximateDpEvent(0.5, 1e-6)
+    assert filter_.alone(event, 1e-6) == (0.5, 1e-6)
+    state = filter_.charged(filter_.charged(filter_.opening(), event, 1e-6), event, 1e-6)
+    assert filter_.admits(state)
+    assert not filter_.admits(filter_.charged(state, event, 1e-6))
 
 
 @pytest.mark.parametrize("sensitivity", [1, 2])

@@ -23,6 +23,7 @@ from prudent.budget.prices import Costs, Limits, Offers, gaussian_limit, suitabl
 
 _LONGEST_DENOMINATOR = 4096  # bits, of an exact sum
 _MOST = 1024  # releases that are counted as still fitting
+_MORE = 1 + 1e-9
 _SMALLEST_EPSILON = 1e-6  # no release asks for less; rounding leaves less of a spent budget
 State = TypeVar("State")
 
@@ -32,7 +33,8 @@ def _some(epsilon: float) -> float:
 
 
 def _useful(noise_multiplier: float) -> float:
-    return noise_multiplier if noise_multiplier <= 1 / _SMALLEST_EPSILON else math.inf
+    """A little more noise than the least, so that the rounding of its price fits as well."""
+    return noise_multiplier * _MORE if noise_multiplier <= 1 / _SMALLEST_EPSILON else math.inf
 
 
 @attrs.frozen
@@ -256,11 +258,11 @@ class AdaptiveFilter:
             return Room(epsilon, float_below(limits.delta - state.whole_delta), math.inf)
         if state.set_aside > limits.set_aside:
             return Room(0.0, 0.0, math.inf)
-        delta = limits.set_aside - state.set_aside
-        epsilon = float(max(0, limits.epsilon - state.epsilon)) if delta > 0 else 0.0
+        delta = max(0.0, limits.set_aside * (1 - 2**-50) - state.set_aside)  # sums are rounded up
+        epsilon = float_below(max(0, limits.epsilon - state.epsilon)) if delta > 0 else 0.0
         left = (limits.divergences - np.array(state.divergences)) / np.array(self.orders) * 2
         most = max(limits.gaussian - state.gaussian, float(np.max(left)))
-        return Room(epsilon, delta, math.nextafter(most, 0) ** -0.5 if most > 0 else math.inf)
+        return Room(epsilon, delta, most**-0.5 if most > 0 else math.inf)
 
 
 @functools.lru_cache(maxsize=64)

@@ -21,6 +21,7 @@ import numpy as np
 from prudent import _validate
 from prudent.accounting import serialisation
 from prudent.accounting._numeric import float_above
+from prudent.accounting.events import ApproximateDpEvent
 from prudent.accounting.losses.domination import additive_parts, dominating, leaves
 from prudent.accounting.losses.domination import pure_epsilon as exact_epsilon
 from prudent.accounting.losses.loss_tables import Array
@@ -296,6 +297,8 @@ def epsilon_at(event: dp.DpEvent, accountant: "PldAccountant", delta: float) -> 
     match [(leaf, count) for leaf, count, epsilon in parts if epsilon == math.inf]:
         case [(leaf, 1)] if sum(n for _, n, _ in parts) <= 3 and (worst := dominating(leaf)):
             closed = _closed_epsilon(worst, delta)
+            if isinstance(leaf, ApproximateDpEvent) and leaf.delta <= delta:
+                closed = min(closed, leaf.epsilon)  # as it says, also where rounding leaves no δ
             added = float_above(sum(pure, Fraction(0)))
             return math.nextafter(closed + added, math.inf) if pure else closed
     return accountant.get_epsilon(delta)
@@ -519,7 +522,7 @@ def _whole(
     below, printed = _JUST_BELOW * told, Fraction(repr(told))
     epsilon = _fraction(epsilon_at(event, exact, below))
     if epsilon == math.inf:
-        return _fraction(epsilon_at(event, exact, math.nextafter(told, 0))), printed
+        return _fraction(epsilon_at(event, exact, told)), max(printed, Fraction(told))
     shorter = _decimal_below(Fraction(epsilon))
     if shorter is not None and epsilon - shorter <= printed - Fraction(below):
         epsilon = shorter
