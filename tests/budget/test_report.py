@@ -138,3 +138,18 @@ def test_a_budget_for_several_records_says_so(tmp_path: Path) -> None:
     assert "up to 3 records" in found.protection()
     assert any("Prices are for one record" in each for each in found.differences())
     assert "several records together" in found.html()
+
+
+def test_a_budget_beyond_all_prices_has_a_report(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "large.db", epsilon=600.0, delta=1e-6) as ledger:
+        spend(ledger)
+        spend(ledger)
+        report = BudgetReport.of(ledger)
+        assert dict(report.chances())["50 %"] == "at most 99.1 %"
+        small = ledger.offers()[-1]
+        assert small.at_least
+        assert report.plain()["offers"][-1] == {
+            "count": small.count,
+            "epsilon": small.epsilon,
+            "at_least": True,
+        }

@@ -17,6 +17,7 @@ import dp_accounting as dp
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent.accounting import ApproximateDpEvent, describe
 from prudent.accounting.attack_bounds import AttackBounds
+from prudent.accounting.events import LARGEST_EPSILON
 from prudent.budget.allowance import Charge, TamperedLedgerError
 from prudent.budget.filters import Offer
 from prudent.budget.ledger import Balance, Ledger
@@ -66,7 +67,10 @@ class BudgetReport:
             return None
         if self._chosen_after_answers:
             # The composition of such events is proved for the whole budget, and for no less.
-            return AttackBounds.of(ApproximateDpEvent(self.balance.epsilon, self.balance.delta))
+            epsilon, delta = self.balance.epsilon, self.balance.delta
+            if epsilon > LARGEST_EPSILON:
+                return AttackBounds.of(dp.NonPrivateDpEvent())
+            return AttackBounds.of(ApproximateDpEvent(epsilon, delta))
         return AttackBounds.of(dp.ComposedDpEvent([charge.event for charge in self.charges]))
 
     @property
@@ -149,7 +153,7 @@ class BudgetReport:
             "balance": self.balance.to_plain(),
             "protects": self.protection(),
             "charges": [charge.to_plain() for charge in self.charges],
-            "offers": [{"count": one.count, "epsilon": one.epsilon} for one in self.offers],
+            "offers": [attrs.asdict(one) for one in self.offers],
             "differences": self.differences(),
             "chances": [{"before": before, "after": after} for before, after in self.chances()],
             "integrity": {"intact": self.intact, "found": self.integrity},

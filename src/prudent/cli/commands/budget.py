@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import attrs
 import typer
 
 from prudent import _files
@@ -199,7 +200,7 @@ def _print_balance(ledger: "Ledger", as_json: bool) -> None:
 
     balance, offers = ledger.balance(), ledger.offers()
     if as_json:
-        plain = [{"count": one.count, "epsilon": one.epsilon} for one in offers]
+        plain = [attrs.asdict(one) for one in offers]
         echo_json({**balance.to_plain(), "offers": plain})
         return
     fits = Offer.sentence(offers)
