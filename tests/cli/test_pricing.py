@@ -288,6 +288,8 @@ class TestEvents:
             ("[" * 100_000, [], "JSON|nested"),
             (None, [], "a readable file .*No such file"),
             (to_json(dp.GaussianDpEvent(1.0)), ["--noise-multiplier=1"], "complete"),
+            (to_json(dp.GaussianDpEvent(1.0)), ["--steps=100"], "complete"),
+            (to_json(dp.GaussianDpEvent(1.0)), ["--num-bands=2"], "complete"),
             (to_json(dp.GaussianDpEvent(1.0)), ["--prior=2"], "prior"),
             (to_json(dp.GaussianDpEvent(1.0)), ["--prior=a"], "prior"),
         ],
@@ -300,6 +302,15 @@ class TestEvents:
         assert answer.status == 2
         assert re.search(message, answer.err)
         assert answer.err.count("\n") == 1
+
+    def test_the_accountant_is_the_one_that_was_named(self, run: Command, tmp_path: Path) -> None:
+        path = tmp_path / "event.json"
+        path.write_text(to_json(dp.GaussianDpEvent(2.0)))
+        by_renyi = RdpAccountant().compose(dp.GaussianDpEvent(2.0)).get_epsilon(1e-6)
+        for flags in ([f"--event={path}"], ["--noise-multiplier=2", "--prior=0.5"]):
+            answer = run("epsilon", *flags, "--delta=1e-6", "--accountant=rdp", "--json")
+            found = json.loads(answer.out)
+            assert (found["accountant"], found["epsilon"]) == ("rdp", pytest.approx(by_renyi))
 
     def test_a_run_has_a_report_too(self, run: Command) -> None:
         flags = ["--noise-multiplier=5", "--test=none", "--delta=1e-6", "--prior=0.5"]

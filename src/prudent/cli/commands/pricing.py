@@ -28,6 +28,7 @@ _WHO = (
     "for an attacker who knows all other records, the code and every public number, and sees all "
     "that was released"
 )
+_OF_ANY_EVENT = ("relation", "records_per_person", "accountant", "as_json")
 _SMALL_PROPOSAL = 0.1  # below which revealing everything can be the better bound
 
 SolvedName = Literal[
@@ -182,19 +183,20 @@ def epsilon(
     $ prudent epsilon --event event.json --delta 1e-6
     """
     asked = RunOptions(**described)
-    related, as_json = asked.related, asked.as_json
+    as_json = asked.as_json
     priors = _read_priors(prior or "0.5,0.1")
     if event is not None:
-        if noise_multiplier is not None or test is not None:
-            allowed, why = "without --noise-multiplier and --test", "an event is complete"
+        kept = {name: described[name] for name in _OF_ANY_EVENT}
+        if noise_multiplier is not None or test is not None or asked != RunOptions(**kept):
+            allowed, why = "without options that describe a run", "an event is complete"
             raise ArgumentError("event", allowed, shown="both", why=why)
-        _show(Report.of(_read_event(event), related, delta, priors), as_json=as_json)
+        _show(Report.of(_read_event(event), asked, delta, priors), as_json=as_json)
         return
     if noise_multiplier is None:
         raise ArgumentError("noise_multiplier", "finite and > 0", shown="nothing")
     run = asked.run(options.parse_test(test or "none"), noise_multiplier)
     if prior is not None:
-        _show(Report.of(run.event, related, delta, priors), as_json=as_json)
+        _show(Report.of(run.event, asked, delta, priors), as_json=as_json)
         return
     price = _price(run, delta, asked)
     if as_json:
@@ -398,13 +400,14 @@ class Report:
 
     @classmethod
     def of(
-        cls, event: "dp.DpEvent", relation: "Relation", delta: float, priors: Sequence[float]
+        cls, event: "dp.DpEvent", asked: RunOptions, delta: float, priors: Sequence[float]
     ) -> "Report":
         """Compute the report."""
         from prudent.accounting.attack_bounds import AttackBounds, price_list
 
+        relation = asked.related
         attacks = AttackBounds.of(event) if relation.distance == 1 else None
-        found = _price_of(event, relation, delta)
+        found = _price_of(event, relation, delta, renyi_alone=asked.accountant == "rdp")
         return cls(event, relation, found, price_list(event, delta), attacks, list(priors))
 
     @property
