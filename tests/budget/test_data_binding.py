@@ -211,3 +211,27 @@ def test_a_database_is_opened_to_be_read_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="open the database"):
         prudent.count(connect=f"duckdb://{tmp_path / 'missing.duckdb'}", table="v", epsilon=1.0)
     assert not (tmp_path / "missing.duckdb").exists()
+
+
+def test_a_database_is_the_same_with_a_password_and_without(tmp_path: Path) -> None:
+    with_password, bare = "postgresql://ana:secret@db/hr", "postgresql://ana@db/hr"
+    Ledger.create(tmp_path / "first.db", **BUDGET, data=with_password).close()
+    with pytest.raises(SecondLedgerError):
+        Ledger.create(tmp_path / "second.db", **BUDGET, data=bare)
+    with Ledger.open(tmp_path / "first.db") as ledger:
+        ledger.charge(SMALL, details={"data": bare})
+
+
+def test_a_file_with_a_plus_in_its_name_is_no_join(tmp_path: Path) -> None:
+    one, both = tmp_path / "a", tmp_path / "a + b"
+    one.touch()
+    both.touch()
+    with Ledger.create(tmp_path / "both.db", **BUDGET, data=both) as ledger:
+        ledger.charge(SMALL, details={"data": str(both)})
+        with pytest.raises(LedgerError, match="but the release reads"):
+            ledger.charge(SMALL, details={"data": str(one)})
+    Ledger.create(tmp_path / "one.db", **BUDGET, data=one).close()
+
+
+def test_a_name_longer_than_any_file_has_is_a_name() -> None:
+    assert data_name("x" * 400) == "x" * 400

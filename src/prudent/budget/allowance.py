@@ -32,7 +32,7 @@ import dp_accounting as dp
 from prudent import __version__, _validate
 from prudent._formats import NewerFormatError, check_format
 from prudent._rounding import exact
-from prudent._validate import without_password
+from prudent._validate import HIDDEN, without_password
 from prudent.accounting import serialisation
 from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.budget.filters import AdaptiveFilter
@@ -517,14 +517,13 @@ def data_name(data: Data) -> str:
         found = {data_name(each) for each in _validate.values(data=data)}
         return _BETWEEN.join(sorted(found))
     text = str(_validate.instance((str, os.PathLike), "a path, an address or a name", data=data))
-    if _BETWEEN in text and not Path(text).exists():
+    if _BETWEEN in text and not os.path.exists(text):
         return data_name(text.split(_BETWEEN))
     if is_duckdb(text):
         text = text.removeprefix(_DUCKDB).partition("?")[0]
     elif "://" in text or is_postgres(text):
         return without_password(text)
-    path = Path(text)
-    return str(path.resolve()) if path.exists() else text
+    return str(Path(text).resolve()) if os.path.exists(text) else text
 
 
 def place(location: str | os.PathLike[str]) -> str:
@@ -539,9 +538,13 @@ def place(location: str | os.PathLike[str]) -> str:
 def names_in(name: str) -> set[str]:
     """The names of the single data in one that `data_name` returned, in this version or earlier.
 
-    Version 0.1.0 named a DuckDB file by its address.
+    Version 0.1.0 named a DuckDB file by its address. An address names the same data whether it was
+    given with a password or without.
     """
-    return {data_name(each) if is_duckdb(each) else each for each in name.split(_BETWEEN)}
+    names = [name] if os.path.exists(name) else name.split(_BETWEEN)
+    return {
+        data_name(each) if is_duckdb(each) else each.replace(f":{HIDDEN}@", "@") for each in names
+    }
 
 
 def check_only(data: str, location: str | os.PathLike[str], dataset: str) -> None:
