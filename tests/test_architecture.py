@@ -338,7 +338,7 @@ MOST_LINES = {
     "audit": 1_735,
     "budget": 2_839,
     "certify": 1_540,
-    "cli": 3_446,
+    "cli": 3_448,
     "estimators": 4_075,
     "receipts": 905,
     "records": 1_220,

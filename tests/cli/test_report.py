@@ -7,6 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from prudent._validate import ArgumentError
 from prudent.budget.ledger import Ledger
 from prudent.cli.commands.budget import report
 
@@ -41,3 +42,9 @@ def test_another_ending_is_refused(ledger: Path, tmp_path: Path) -> None:
     refused = run(ledger, "--out", tmp_path / "report.pdf")
     assert refused.exit_code != 0
     assert not (tmp_path / "report.pdf").exists()
+
+
+def test_a_digest_of_a_ledger_is_not_ignored_beside_receipts(tmp_path: Path) -> None:
+    result = run(tmp_path / "receipt.json", "--digest", "00")
+    assert isinstance(result.exception, ArgumentError)
+    assert result.exception.argument == "digest"

@@ -280,6 +280,8 @@ def report(
     if out is not None and out.suffix not in _REPORT_KINDS:
         raise ArgumentError("out", f"a file that ends in {', '.join(_REPORT_KINDS)}", got=str(out))
     if all(place.endswith(".json") for place in location):
+        if digest is not None:
+            raise ArgumentError("digest", "left out with receipts: it is of a ledger", got=digest)
         _on_receipts(location, out, as_json=as_json)
         return
     if len(location) > 1:
