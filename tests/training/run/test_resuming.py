@@ -14,6 +14,7 @@ from prudent.accounting import GaussianTest
 from prudent.training import (
     Execution,
     HeldOut,
+    LossRelease,
     Plan,
     ProposeTestRelease,
     Sum,
@@ -297,6 +298,19 @@ def test_steps_after_the_first_checkpoint_are_compared_as_well(tmp_path, monkeyp
         resumed = train(tmp_path, resume=True, **same)
     assert load_checkpoint(tmp_path, CPU)["key"] != state["key"]
     assert 0 < resumed.lost <= EVERY
+
+
+@pytest.mark.parametrize("loss_every", [5, STEPS])
+def test_a_run_that_passed_over_a_cycle_can_be_resumed_again(tmp_path, loss_every):
+    """Also if it stops before it takes another step, or has none left."""
+    plan = attrs.evolve(PLAN, watch=LossRelease(loss_every=loss_every, bound=1.0))
+    killed(tmp_path, plan=plan)
+    again = {"plan": plan, "loss": doubled, "resume": True}
+    with pytest.warns(RuntimeWarning, match="not repeated"), contextlib.suppress(ZeroDivisionError):
+        train(tmp_path, **again, evaluate=lambda model: {"wrong": 1 / 0})
+    kept = load_checkpoint(tmp_path, CPU)
+    assert charged(tmp_path).steps == kept["step"] == min(STEPS, 2 * loss_every)
+    assert train(tmp_path, **again).lost == kept["lost"]
 
 
 def test_held_out_records_are_not_released_again_after_steps_that_were_lost(tmp_path, monkeypatch):

@@ -633,6 +633,7 @@ class Run:
             self._use_key()
             self.step.state.move_to(goes_on)
             self.counters.read_step += goes_on - taken
+            self.paid.pay(goes_on - 1, self.continuity.renewals, goes_on)  # the rest of a cycle
             self._save()  # with the new key, before its first step
 
     def _use_key(self) -> None:
