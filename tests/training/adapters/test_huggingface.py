@@ -35,6 +35,7 @@ from prudent.training.adapters.huggingface import PrivateTrainer
 from prudent.training.adapters.huggingface.settings import REFUSALS, check_optimizer, check_reach
 from prudent.training.adapters.huggingface.trainer import LogicalRecords, examples_of, padded
 from prudent.training.gradients import BookKeeping
+from prudent.training.run.reading import HeldOutRecords
 from prudent.training.sampling import Draw
 
 RECORDS, LENGTH, WORDS = 24, 6, 20
@@ -888,6 +889,34 @@ class TestHeldOut:
 
         assert run() == [2, 3]
         assert run(resume_from_checkpoint=str(tmp_path / "checkpoint-2")) == [2, 3]
+
+    @pytest.mark.parametrize("several", [False, True])
+    def test_the_time_of_an_evaluation_is_that_of_public_records(
+        self,
+        arguments: Callable[..., TrainingArguments],
+        monkeypatch: pytest.MonkeyPatch,
+        several: bool,
+    ) -> None:
+        now, release = [1.0], HeldOutRecords.release
+
+        def slow(*given: Any) -> dict[str, float]:
+            now[0] += 100
+            return release(*given)
+
+        monkeypatch.setattr(HeldOutRecords, "release", slow)
+        monkeypatch.setattr("transformers.trainer.time.time", lambda: now[0])
+        public = Sentences(8, 1)
+        run = trainer(
+            bert(),
+            arguments(),
+            plan=attrs.evolve(self.PLAN, steps=3),
+            held_out_set=Sentences(30, seed=5),
+            eval_dataset={"one": public, "other": public} if several else public,
+        )
+        run.train()
+        assert list(self.values(run)) == [2, 3]
+        times = [v for e in run.state.log_history for n, v in e.items() if n.endswith("_runtime")]
+        assert times == [0.0] * 2 * (1 + several)
 
     @pytest.mark.parametrize("among", [lambda data: data, lambda data: {"all": data}])
     def test_held_out_records_are_not_evaluated_without_noise(

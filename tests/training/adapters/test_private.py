@@ -498,10 +498,12 @@ class TestRefusals:
         assert type(model) is Digits
 
 
-@pytest.mark.parametrize("ignored", [-100, 3])
-@pytest.mark.parametrize("shaped", ["as it is", "flattened", "old arguments", "by position"])
+@pytest.mark.parametrize("ignored", [-100, 3, 10, -1])
+@pytest.mark.parametrize(
+    "shaped", ["as it is", "flattened", "old arguments", "by position", "each"]
+)
 def test_an_ignored_label_changes_no_other_record(shaped: str, ignored: int) -> None:
-    """A mean is divided by the number of all labels, whatever they are."""
+    """A mean is divided by the number of all labels, whatever they are; so it is of wrong ones."""
 
     def released(labels: Tensor) -> Tensor:
         torch.manual_seed(2)
@@ -514,8 +516,12 @@ def test_an_ignored_label_changes_no_other_record(shaped: str, ignored: int) -> 
         )
         inputs, targets = next(iter(loader))
         outputs = model(inputs)
-        options: dict[str, Any] = {"ignore_index": ignored}
-        if shaped == "old arguments":
+        options: dict[str, Any] = {} if ignored in (10, -1) else {"ignore_index": ignored}
+        if shaped == "each":
+            loss = functional.cross_entropy(
+                outputs.transpose(1, 2), targets, reduction="none", **options
+            ).mean()
+        elif shaped == "old arguments":
             loss = functional.cross_entropy(
                 outputs.transpose(1, 2), targets, size_average=True, **options
             )

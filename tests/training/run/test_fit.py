@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
+from prudent import ArgumentError
 from prudent.accounting import GaussianTest
 from prudent.budget.ledger import Ledger
 from prudent.training import (
@@ -447,6 +448,34 @@ def test_an_evaluation_that_cannot_work_fails_before_anything_is_paid(tmp_path):
     with pytest.raises(RuntimeError, match="shape"):
         train(evaluate=accuracy(inputs[:, :2], targets), out=tmp_path)
     assert charged(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "labels"),
+    [
+        (RECORDS, 3, (RECORDS, 1)),  # would be compared with all others
+        (RECORDS, 1, (RECORDS,)),  # one score has always the largest
+        (RECORDS, 3, (RECORDS - 1,)),
+        (1, 3, (RECORDS,)),
+        (0, 3, (0,)),
+    ],
+)
+def test_labels_that_are_not_one_for_each_record_are_refused(tmp_path, inputs, outputs, labels):
+    found = accuracy(torch.zeros(inputs, 4), torch.zeros(labels, dtype=torch.int64))
+    with pytest.raises(ArgumentError, match="labels"):
+        found(nn.Linear(4, outputs))
+    if outputs == 3:
+        with pytest.raises(ArgumentError, match="labels"):
+            train(evaluate=found, out=tmp_path)
+        assert charged(tmp_path) is None
+
+
+def test_accuracy_of_sequences_is_of_the_labels_that_count():
+    scores = torch.eye(2)[torch.tensor([[0, 1, 1], [1, 0, 1]])]
+    labels = torch.tensor([[0, 1, -100], [0, 0, 1]])
+    model = nn.Linear(2, 2)
+    model.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    assert accuracy(scores, labels)(model) == {"accuracy": 4 / 5}
 
 
 def test_modes_are_put_back_after_an_evaluation():

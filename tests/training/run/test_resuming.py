@@ -4,16 +4,28 @@ import contextlib
 import os
 import shutil
 
+import attrs
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import Dataset
 
 from prudent.accounting import GaussianTest
-from prudent.training import Execution, Plan, ProposeTestRelease, Sum, fit
+from prudent.training import (
+    Execution,
+    HeldOut,
+    LossRelease,
+    Plan,
+    ProposeTestRelease,
+    Sum,
+    fit,
+)
 from prudent.training.keystream import Key
 from prudent.training.parallel import Processes
 from prudent.training.run.checkpoint import ReleaseDigests, charged, load_checkpoint
+from prudent.training.run.metrics import Recorder
+from prudent.training.run.reading import HeldOutRecords
+from prudent.training.run.run import Run
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
 
@@ -274,3 +286,64 @@ def test_a_seeded_run_stays_predictable(tmp_path):
     with pytest.warns(RuntimeWarning, match="not repeated"):
         resumed = train(tmp_path, loss=doubled, execution=Execution(seed=1), resume=True)
     assert resumed.predictable_noise
+
+
+def test_steps_after_the_first_checkpoint_are_compared_as_well(tmp_path, monkeypatch):
+    """It is that of step 0, from which a run that was killed early goes on."""
+    same = {"loss": from_environment, "execution": Execution(seed=1)}
+    state = killed(tmp_path, at=1, **same)
+    assert state["step"] == 0
+    monkeypatch.setenv("PRUDENT_TEST_SCALE", "2")
+    with pytest.warns(RuntimeWarning, match=r"steps \d to 4, .* not repeated.*what a step"):
+        resumed = train(tmp_path, resume=True, **same)
+    assert load_checkpoint(tmp_path, CPU)["key"] != state["key"]
+    assert 0 < resumed.lost <= EVERY
+
+
+@pytest.mark.parametrize("loss_every", [5, STEPS])
+def test_a_run_that_passed_over_a_cycle_can_be_resumed_again(tmp_path, loss_every):
+    """Also if it stops before it takes another step, or has none left."""
+    plan = attrs.evolve(PLAN, watch=LossRelease(loss_every=loss_every, bound=1.0))
+    killed(tmp_path, plan=plan)
+    again = {"plan": plan, "loss": doubled, "resume": True}
+    with pytest.warns(RuntimeWarning, match="not repeated"), contextlib.suppress(ZeroDivisionError):
+        train(tmp_path, **again, evaluate=lambda model: {"wrong": 1 / 0})
+    kept = load_checkpoint(tmp_path, CPU)
+    assert charged(tmp_path).steps == kept["step"] == min(STEPS, 2 * loss_every)
+    assert train(tmp_path, **again).lost == kept["lost"]
+
+
+def test_held_out_records_are_not_released_again_after_steps_that_were_lost(tmp_path, monkeypatch):
+    """The lost run may have released something of them after the last of its steps."""
+    plan = attrs.evolve(PLAN, held_out=HeldOut(every=2 * EVERY))
+    same = {"plan": plan, "loss": from_environment, "execution": Execution(seed=1)}
+    same["held_out_set"] = tensors()
+    released, own = [], HeldOutRecords._sum
+
+    def counted(self, step):
+        released.append(step.taken)
+        return own(self, step)
+
+    def dying(self, metrics):
+        if metrics.step == 2 * EVERY:
+            raise Killed
+
+    monkeypatch.setattr(HeldOutRecords, "_sum", counted)
+    with monkeypatch.context() as patch:  # killed before the checkpoint of step 8 is written
+        patch.setattr(Recorder, "record", dying)
+        with pytest.raises(Killed):
+            train(tmp_path, **same)
+    assert released == [2 * EVERY]
+    own_step = Run._update
+
+    def changed(self):
+        if self.taken == 2 * EVERY - 2:  # the first lost steps are repeated, the others are not
+            os.environ["PRUDENT_TEST_SCALE"] = "2"
+        return own_step(self)
+
+    monkeypatch.setenv("PRUDENT_TEST_SCALE", "1")
+    monkeypatch.setattr(Run, "_update", changed)
+    with pytest.warns(RuntimeWarning, match=r"steps \d to 8, .* not repeated.*what a step"):
+        resumed = train(tmp_path, resume=True, **same)
+    assert resumed.lost == 2
+    assert released == [2 * EVERY, STEPS]

@@ -201,6 +201,7 @@ def make_private(
     | rows that are not one per drawn record | refused |
     | mean with class weights, of whatever is computed from the outputs | refused |
     | mean with ignored labels (`ignore_index`) | divided by the number of all labels |
+    | label out of range, of `cross_entropy` or `nll_loss` | ignored |
     | record that cannot be read, or whose form differs from most | as if it had not been drawn |
     | parameter that the loss reaches other than through the model's outputs | refused |
     | batch of the loader without a step on it before the next | refused |

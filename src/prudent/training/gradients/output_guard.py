@@ -548,13 +548,20 @@ def _is_same(one: Any, other: Any, ratio: float) -> bool:
 def _with_public_divisor(
     loss: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor:
-    """The loss, of which a mean is divided by the number of labels, ignored or not."""
+    """The loss, of which a mean is divided by the number of labels, ignored or not.
+
+    Labels out of range are ignored: the error that they would be stops the loop, and quotes them.
+    """
     given = _LOSSES[loss].bind(*args, **kwargs)
     given.apply_defaults()
-    target, named = given.arguments["target"], given.arguments
+    named = given.arguments
+    scores, target = named["input"], named["target"]
+    if not target.is_floating_point():
+        outside = (target < 0) | (target >= scores.shape[min(1, scores.ndim - 1)])
+        named["target"] = torch.where(outside, named["ignore_index"], target.long())
     old = named["size_average"], named["reduce"]
     if (named["reduction"] != "mean" and old == (None, None)) or False in old:
-        return loss(*args, **kwargs)
+        return loss(*given.args, **given.kwargs)
     if named["weight"] is not None:
         raise ArgumentError(
             "loss",

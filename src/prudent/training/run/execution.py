@@ -228,7 +228,8 @@ class accuracy:  # noqa: N801 - used as a function
         features: A tensor or a tree of tensors, with records along the first dimension, passed to
             the model as in training. The model returns scores of classes, or an object with them as
             `logits`.
-        labels: Class indices.
+        labels: Class indices, in the shape of the scores without their last axis. Of those that
+            torch's losses ignore, -100, none is counted.
         batch: Number of records per forward pass.
     """
 
@@ -238,25 +239,35 @@ class accuracy:  # noqa: N801 - used as a function
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         """The fraction of correct labels, as `{"accuracy": ...}`."""
+        self.rehearse(model)
         starts = range(0, len(self.labels), self.batch)
         right = sum(self.right(model, start, start + self.batch) for start in starts)
-        return {"accuracy": right / len(self.labels)}
+        return {"accuracy": right / max(1, int((self.labels != -100).sum()))}
 
     def rehearse(self, model: nn.Module) -> None:
         """Evaluate one record, so that errors show before anything is charged."""
-        self.right(model, 0, 1)
+        scores, labels = self._scored(model, 0, 1)
+        leaves = [leaf for leaf in pytree.tree_leaves(self.features) if isinstance(leaf, Tensor)]
+        if {len(leaf) for leaf in leaves} != {len(self.labels)} or not len(self.labels):
+            raise ArgumentError("labels", "one or more, as many as records", got=len(self.labels))
+        if scores.shape[:-1] != labels.shape or scores.shape[-1] < 2:  # else they are broadcast
+            allowed = f"for scores of two or more classes, here of shape {tuple(scores.shape)}"
+            raise ArgumentError("labels", allowed, shown=f"labels of shape {tuple(labels.shape)}")
 
-    @torch.no_grad()
     def right(self, model: nn.Module, start: int, stop: int) -> int:
         """The number of correct labels among the records from `start` to before `stop`."""
+        scores, labels = self._scored(model, start, stop)
+        return int((scores.argmax(-1) == labels).sum())
+
+    @torch.no_grad()
+    def _scored(self, model: nn.Module, start: int, stop: int) -> tuple[Tensor, Tensor]:
         device = next(model.parameters()).device
         inputs = pytree.tree_map_only(
             Tensor, lambda leaf: leaf[start:stop].to(device), self.features
         )
         with modes_kept(model):
             outputs = run_on(model.eval(), inputs)
-        guesses = getattr(outputs, "logits", outputs).argmax(-1)
-        return int((guesses == self.labels[start:stop].to(device)).sum())
+        return getattr(outputs, "logits", outputs), self.labels[start:stop].to(device)
 
 
 class Average:

@@ -240,7 +240,7 @@ class BestModel:
         best, lower = self.value, self.monitor.endswith("loss")
         if value is None:
             self.check(())
-        elif best is None or (value < best if lower else value > best):
+        elif not math.isnan(value) and (best is None or (value < best if lower else value > best)):
             self.value, self.step, self.waited = value, step, 0
             if self.keeps:
                 self.model = {name: v.detach().clone() for name, v in model.state_dict().items()}

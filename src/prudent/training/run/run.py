@@ -272,7 +272,7 @@ class Run:
                 shown = f"{str(folder)!r}, whose record of what was paid would be overwritten"
                 hint = "Use resume=True to continue that run, or choose another folder."
                 raise ArgumentError("out", "a folder without a run", shown=shown, hint=hint)
-            if self.taken == 0:
+            if self.taken == 0 and self.resumed is None:  # saving forgets the digests
                 self._save()  # a run killed before its first evaluation resumes with this noise
             if self.taken < self.plan.steps:
                 self._rehearse()
@@ -342,6 +342,7 @@ class Run:
         except OtherReleaseError:
             self.model.zero_grad(set_to_none=True)
             self.step.state.load_state_dict(before)
+            self.last = None  # what is due after the lost steps may have been released
             self._pass_lost_steps(before["taken"], lambda: ["what a step releases"])
             return False
         if self.average is not None:
@@ -632,6 +633,7 @@ class Run:
             self._use_key()
             self.step.state.move_to(goes_on)
             self.counters.read_step += goes_on - taken
+            self.paid.pay(goes_on - 1, self.continuity.renewals, goes_on)  # the rest of a cycle
             self._save()  # with the new key, before its first step
 
     def _use_key(self) -> None:

@@ -14,11 +14,14 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from prudent import ArgumentError
 from prudent.accounting import GaussianTest
 from prudent.training import (
     AdaptiveTrim,
     Fallback,
     FixedTrim,
+    HeldOut,
+    LossRelease,
     Mean,
     Plan,
     ProposeTestRelease,
@@ -263,3 +266,10 @@ def test_the_expected_number_of_the_plan_wins():
     plan = Plan(sampling_rate=0.5, steps=1, aggregation=SUM, expected_batch=2.0)
     released, _ = RoundRelease(plan, 1, expected_clients=8)([torch.tensor([1.0])])
     assert float(released) == pytest.approx(0.5, abs=1e-5)
+
+
+def test_what_no_client_sends_is_not_paid_for():
+    for more in ({"watch": LossRelease(loss_every=1, bound=1.0)}, {"held_out": HeldOut(every=1)}):
+        plan = Plan(sampling_rate=0.5, steps=2, aggregation=SUM, **more)
+        with pytest.raises(ArgumentError, match="without watch and held_out"):
+            RoundRelease(plan, 2, expected_clients=EXPECTED)

@@ -91,10 +91,9 @@ class RoundRelease:
         key: Key | None = None,
     ) -> None:
         _validate.instance(Plan, "a Plan", plan=plan)
-        if plan.watch is not None:
-            raise _validate.ArgumentError(
-                "plan", "without a watch", shown="one", why="clients send updates and no losses"
-            )
+        if plan.watch is not None or plan.held_out is not None:
+            allowed, why = "without watch and held_out", "clients send updates and no losses"
+            raise _validate.ArgumentError("plan", allowed, shown="one", why=why)
         plan.refuse_allocation()
         if plan.num_bands > 1:
             raise _validate.ArgumentError(

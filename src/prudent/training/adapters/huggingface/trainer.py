@@ -295,6 +295,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._held_out: HeldOutRecords | None = None
         self._held_out_set, self._held_out_unit = held_out_set, held_out_unit
         self._tested_at = 0  # the step after which the held-out records were used last
+        self._found: dict[str, float] = {}  # released of them, for the evaluation that follows
         self._accumulates = self.plan.sampling_rate * self._count > args.per_device_train_batch_size
         # Chunks run twice where there are several, so that memory does not grow with their number.
         self._recompute = bool(self._accumulates or args.gradient_checkpointing)
@@ -562,21 +563,24 @@ class PrivateTrainer(NoCopyMixin, Trainer):
 
     def evaluate(self, eval_dataset: Any = None, *rest: Any, **options: Any) -> dict[str, float]:
         """Evaluate as Trainer does; without public records, on the held-out ones if that is due."""
+        getattr(self.optimizer, "eval", lambda: None)()  # schedule-free optimizers
+        tested = self._tested()  # first: an evaluation shows how long it took
         public = eval_dataset is not None or self.eval_dataset is not None
         if public or self.plan.held_out is None or not self.is_in_train:
+            self._found |= tested
             found: dict[str, float] = super().evaluate(eval_dataset, *rest, **options)
             return found
-        getattr(self.optimizer, "eval", lambda: None)()  # schedule-free optimizers
-        if found := self._tested():
+        if found := tested:
             self.log(found)
             given: Any = self.args, self.state, self.control, found
             self.control = self.callback_handler.on_evaluate(*given)
         return found
 
     def evaluation_loop(self, *positional: Any, **options: Any) -> Any:
-        """As Trainer's, with what is released of the held-out records, if that is due."""
+        """As Trainer's, with what was released of the held-out records, if that was due."""
         output = super().evaluation_loop(*positional, **options)
-        output.metrics.update(self._tested())
+        output.metrics.update(self._found)
+        self._found = {}
         return output
 
     def log(self, logs: dict[str, float], *rest: Any, **options: Any) -> None:
