@@ -146,10 +146,10 @@ def test_a_budget_beyond_all_prices_has_a_report(tmp_path: Path) -> None:
         spend(ledger)
         report = BudgetReport.of(ledger)
         assert dict(report.chances())["50 %"] == "at most 99.1 %"
-        small = ledger.offers()[-1]
-        assert small.at_least
-        assert report.plain()["offers"][-1] == {
-            "count": small.count,
-            "epsilon": small.epsilon,
-            "at_least": True,
-        }
+
+
+def test_a_report_says_where_counting_offers_was_cut_short(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "wide.db", epsilon=1.0, delta=0.1) as ledger:
+        large, *_, small = BudgetReport.of(ledger).plain()["offers"]
+    assert not large["at_least"]
+    assert small == {"count": 1024, "epsilon": 0.02, "at_least": True}
