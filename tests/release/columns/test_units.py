@@ -245,6 +245,14 @@ def test_dates_of_a_unit_have_a_date_for_a_mean() -> None:
         open_column(table, "day", unit="who", per_unit="sum")
 
 
+def test_a_sum_of_booleans_of_a_unit_is_not_clipped_to_those_of_one() -> None:
+    table = pa.table({"who": [1, 1, 2, 2], "agreed": [True, True, True, True]})
+    column = open_column(table, "agreed", unit="who", per_unit="sum")
+    assert everything(column) == [2.0, 2.0]
+    assert column.scale.own_bounds is None
+    assert open_column(table, "agreed", unit="who").scale.own_bounds == (0.0, 1.0)
+
+
 @pytest.mark.unhurried
 @pytest.mark.parametrize("how", [None, "mean", "median", "max", "count", "sum", 2])
 def test_a_unit_is_in_the_one_group_with_most_of_its_rows(how: Any) -> None:

@@ -179,9 +179,8 @@ class Contribution:
 
     def scale(self, of_rows: Scale) -> Scale:
         """The scale of the contributed values, from that of the rows."""
-        if self.unit is None or self.per_unit != "count":
-            return of_rows
-        return INTEGER
+        counted = self.per_unit == "count" or (self.per_unit == "sum" and of_rows.truth)
+        return INTEGER if counted and self.unit is not None else of_rows
 
 
 def checked(
