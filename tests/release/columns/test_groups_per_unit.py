@@ -54,7 +54,7 @@ def _contents(source: Any, most: int, per_unit: Any, key: str, *, private: bool)
         options |= source
         source = None
     if private:
-        column: Any = open_private_groups(source, "x", **options).whole()
+        column: Any = open_private_groups(source, "x", **options).column()
     else:
         column = open_groups(source, "x", groups=GROUPS, **options)["a"]
     rows = column.share.kept().to_pyarrow().to_pydict()
