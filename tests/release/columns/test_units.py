@@ -258,10 +258,12 @@ def test_a_sum_of_booleans_of_a_unit_is_not_clipped_to_those_of_one() -> None:
 def test_a_unit_is_in_the_one_group_with_most_of_its_rows(how: Any) -> None:
     """Removing a unit takes at most `records` values out of one group, and changes no other."""
     chance = np.random.default_rng(1)
-    rows = [
+    rows: list[Any] = [
         (int(chance.integers(6)), "abc"[chance.integers(3)], float(chance.integers(9)))
         for _ in range(60)
     ]
+    # Of no unit, of no group, without a value, at the end of all values.
+    rows += [(None, "a", 1.0), (0, None, 2.0), (2, "b", None), (5, "a", math.nan), (5, "b", -INF)]
 
     def kept(some: list[Any]) -> dict[str, Counter[float]]:
         who, city, x = zip(*some, strict=True)
@@ -277,8 +279,9 @@ def test_a_unit_is_in_the_one_group_with_most_of_its_rows(how: Any) -> None:
         assert sum(bool(each) for each in gone.values()) <= 1
         assert sum(each.total() for each in gone.values()) <= (how if isinstance(how, int) else 1)
         own = defaultdict(list)
-        for _, city, x in (row for row in rows if row[0] == user and row[1] != "c"):
-            own[city].append(x)
+        for who, city, x in rows:
+            if who == user and city in ("a", "b") and x is not None and not math.isnan(x):
+                own[city].append(x)
         city = min(own, key=lambda name: (-len(own[name]), name))
         value = ORACLES[how or "mean"](own[city])
         assert gone[city] == Counter(value if isinstance(value, list) else [value])
