@@ -55,8 +55,7 @@ def test_same_answers_when_narrowed_by_a_sample() -> None:
 
 @pytest.mark.unhurried
 @pytest.mark.parametrize(
-    "bracket",
-    [(math.inf, -math.inf), (2.0, 2.0), (-math.inf, -8.0), (9e307, math.inf), (0.1, 0.1)],
+    "bracket", [(math.inf, -math.inf), (2.0, 2.0), (-math.inf, -8.0), (9e307, math.inf), (0.1, 0.1)]
 )
 def test_same_answers_when_the_sample_misleads(
     monkeypatch: pytest.MonkeyPatch, bracket: tuple[float, float]
@@ -189,10 +188,7 @@ def test_a_file_opens_in_jupyter_where_duckdb_cannot_draw_its_progress(tmp_path:
         ({"connect": "nonsense://h", "table": "t", "column": "x"}, "Spark, got nonsense"),
         ({"source": pa.table({"x": [1.0]})}, "Expected column one of x, got nothing"),
         ({"source": pa.table({"x": [1.0]}), "column": "y"}, "unknown column .y.. Columns: x"),
-        (
-            {"source": pa.table({"x": [1.0]}), "column": "x", "unit": "u"},
-            "unit: unknown column",
-        ),
+        ({"source": pa.table({"x": [1.0]}), "column": "x", "unit": "u"}, "unit: unknown column"),
         ({"source": pa.table({"x": [1.0]}), "column": "x", "table": "t"}, "table only with"),
         (
             {"source": pa.table({"x": ["a"]}), "column": "x"},

@@ -166,9 +166,7 @@ def test_postgresql_agrees(how: Any, in_postgres: dict[str, Any]) -> None:
 
 
 def test_postgresql_keeps_the_units_and_needs_no_permission_for_it(
-    in_postgres: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    postgres_url: str,
+    in_postgres: dict[str, Any], monkeypatch: pytest.MonkeyPatch, postgres_url: str
 ) -> None:
     psycopg = pytest.importorskip("psycopg")
     column = open_column(**in_postgres, column="x", unit="who")

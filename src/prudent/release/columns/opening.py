@@ -625,11 +625,7 @@ def _keys(by: Any) -> str | tuple[str, ...]:
 
 
 def open_private_groups(
-    source: Any = None,
-    column: str | None = None,
-    *,
-    by: str | Sequence[str],
-    **options: Any,
+    source: Any = None, column: str | None = None, *, by: str | Sequence[str], **options: Any
 ) -> Opened:
     """Open all groups of a table, without reading a record; see `open_groups`."""
     if column is None:

@@ -389,8 +389,7 @@ def _table_of(backend: Any, table: str | None, where: str) -> OpenTable:
         )
     try:
         opened = _quietly(
-            lambda: backend.table(name, database=schema or None),
-            f"find table {table!r} in {where}",
+            lambda: backend.table(name, database=schema or None), f"find table {table!r} in {where}"
         )
     except SourceError as error:
         there = _tables(backend, schema)
@@ -468,10 +467,7 @@ def escaped(file: str) -> str:
     pattern = glob.escape(file)
     if pattern != file and "\\" in pattern:
         raise SourceArgumentError(
-            "data",
-            "without a backslash beside *, ? or [ in its name",
-            got=file,
-            hint="Rename it.",
+            "data", "without a backslash beside *, ? or [ in its name", got=file, hint="Rename it."
         )
     return pattern
 

@@ -138,10 +138,7 @@ _CALLED: dict[type, tuple[tuple[str, ...], Callable[..., Any]]] = {
 }
 """Functions: their arguments, in order, and what they are of translated ones."""
 
-_MOMENTS = {
-    "date": datetime.date.fromisoformat,
-    "timestamp": datetime.datetime.fromisoformat,
-}
+_MOMENTS = {"date": datetime.date.fromisoformat, "timestamp": datetime.datetime.fromisoformat}
 _ARGUMENTS: dict[type, frozenset[str]] = {
     **{kind: frozenset(names) for kind, (names, _) in _CALLED.items()},
     **dict.fromkeys([*_ALIKE, sql.Is], frozenset({"this", "expression", "typed", "safe"})),
