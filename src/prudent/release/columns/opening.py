@@ -457,11 +457,11 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> row_groups.GroupK
         column = named_value(rows, text, "by")
         dtype = column.type()
         if not isinstance(dtype, _GROUPING):
-            wanted = "a column of texts, numbers, dates or booleans"
+            groupable = "a column of texts, numbers, dates or booleans"
             if dtype.is_timestamp():
                 hint = f"Name a period of it: {text}:day, {text}:month or {text}:hour."
-                raise wrong_type("by", wanted, text, dtype, hint)
-            raise wrong_type("by", wanted, text, dtype)
+                raise wrong_type("by", groupable, text, dtype, hint)
+            raise wrong_type("by", groupable, text, dtype)
         if dtype.is_date():
             return row_groups.GroupKey(number_of(column, DATE), dtype, DATE)
         return row_groups.GroupKey(_one_zero(column), dtype)

@@ -96,10 +96,12 @@ class TableColumn:
     """A column of an ibis table, one row per value; see `Column`."""
 
     rows: ir.Table  # its column `value` has a value in every row
-    dtype: dt.DataType = attrs.field()
+    dtype: dt.DataType = attrs.Factory(lambda self: self.rows.value.type(), takes_self=True)
     scale: Scale = attrs.field(default=NUMBER, kw_only=True)
     contribution: Contribution = attrs.field(factory=Contribution, kw_only=True)
-    share: Share = attrs.field(kw_only=True)
+    share: Share = attrs.field(
+        default=attrs.Factory(lambda self: Share(self.rows), takes_self=True), kw_only=True
+    )
     _size: Callable[[], int] | None = attrs.field(default=None, kw_only=True)
     _owner: object = attrs.field(default=None, kw_only=True)  # stays open
     _count: int | None = attrs.field(default=None, init=False)
@@ -110,14 +112,6 @@ class TableColumn:
     _last_clipped: tuple[Any, bool, tuple[int, int, int]] | None = attrs.field(
         default=None, init=False
     )
-
-    @dtype.default
-    def _stored_type(self) -> dt.DataType:
-        return self.rows.value.type()
-
-    @share.default
-    def _alone(self) -> Share:
-        return Share(self.rows)
 
     def count(self) -> int:
         """See `Column`."""
