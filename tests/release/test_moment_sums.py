@@ -188,7 +188,7 @@ def test_a_region_has_the_corners_of_its_polytope() -> None:
 def test_the_mean_has_less_noise_than_half_of_epsilon_each_for_count_and_sum() -> None:
     found = exact(np.full(1000, 0.5), (0.0, 1.0), 1)
     noisy = NoiseRegion(found.region.centre, Distribution.LAPLACE, 1.0)
-    joint = Moments(noisy, (0.0, 1.0), 2**-32).mean_deviation
+    joint = Moments(noisy, (0.0, 1.0), 2**-32).noise("mean")
     apart = math.sqrt(2) * (0.5 / 0.5) / 1000  # a sum about the midpoint, with half of ε
     assert joint == pytest.approx(apart / math.sqrt(2))
 

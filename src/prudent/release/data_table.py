@@ -139,20 +139,16 @@ class Table(StatisticMethods):
             raise _validate.ArgumentError("read_as", "a cast in the query", got=self.read_as)
         from prudent.release.questions.sql import sql  # needs sqlglot
 
+        given = self._options()
+        del given["read_as"], given["table"]
         return sql(
             query,
-            data=self.source,
-            unit=self.unit,
-            per_unit=self.per_unit,
-            groups_per_unit=self.groups_per_unit,
-            where=self._where,
-            connect=self.connect,
+            data=given.pop("source"),
+            **given,
             epsilon=epsilon,
             delta=delta,
             groups=groups,
-            ledger=self.ledger,
             receipt=receipt,
-            noise=self.noise,
             dry_run=dry_run,
         )
 

@@ -127,9 +127,8 @@ class MomentSums:
         if self.degree >= 1:
             total = column.clipped_sum(*ends, self.lattice)
         count = column.count()
-        if self.degree == 0:
-            exact = [count]
-        else:
+        exact = [count]
+        if self.degree >= 1:
             total -= count * low
             exact = [count * width - total, total]
         if self.degree == 2:
@@ -175,11 +174,6 @@ class Moments:
         """The number of records, at least 0."""
         return max(0.0, sum(self.region.centre))
 
-    @property
-    def count_deviation(self) -> float:
-        """The standard deviation of the noise of the count."""
-        return self.region.deviation * math.sqrt(len(self.region.centre))
-
     def count_interval(self, confidence: float) -> tuple[float, float]:
         """See `Moments`."""
         counts = [sum(vertex) for vertex in self.region.vertices(confidence)]
@@ -198,13 +192,6 @@ class Moments:
         """The mean, between the bounds."""
         return self._value(self._fraction)
 
-    @property
-    def mean_deviation(self) -> float:
-        """The standard deviation of the noise of the mean, to first order in the noise."""
-        t, last = self._fraction, len(self.region.centre) - 1
-        slopes = [place / last - t for place in range(last + 1)]
-        return self.region.deviation * math.hypot(*slopes) / max(1.0, self.count) * self.width
-
     def mean_interval(self, confidence: float) -> tuple[float, float]:
         """See `Moments`; also half a step for the rounding of the values."""
         vertices = list(self.region.vertices(confidence))
@@ -216,11 +203,9 @@ class Moments:
 
     def _value(self, fraction: float) -> float:
         low, high = self.ends
-        return (
-            low + fraction * (high - low)
-            if fraction < 0.5
-            else high - (1 - fraction) * (high - low)
-        )
+        if fraction < 0.5:
+            return low + fraction * (high - low)
+        return high - (1 - fraction) * (high - low)
 
     @property
     def variance(self) -> float:
@@ -229,13 +214,6 @@ class Moments:
         count = max(1.0, sum(centre))
         about = _about(self._fraction, centre) / count
         return min(0.25, max(0.0, about)) * self.width**2
-
-    @property
-    def variance_deviation(self) -> float:
-        """The standard deviation of the noise of the variance, to first order in the noise."""
-        t, share = self._fraction, self.variance / self.width**2
-        slopes = (t**2 - share, -t * (1 - t) - share, (1 - t) ** 2 - share)
-        return self.region.deviation * math.hypot(*slopes) / max(1.0, self.count) * self.width**2
 
     def variance_interval(self, confidence: float) -> tuple[float, float]:
         """See `Moments`; also what the rounding of the values can change.
@@ -263,15 +241,26 @@ class Moments:
         """The standard deviation: the square root of the variance."""
         return math.sqrt(self.variance)
 
-    @property
-    def deviation_deviation(self) -> float:
-        """The standard deviation of the noise of the deviation, to first order in the noise."""
-        return self.variance_deviation / max(2 * self.deviation, math.sqrt(self.variance_deviation))
-
     def deviation_interval(self, confidence: float) -> tuple[float, float]:
         """See `Moments`."""
         low, high = self.variance_interval(confidence)
         return math.sqrt(low), math.sqrt(high)
+
+    def noise(self, which: Moment) -> float:
+        """The standard deviation of the noise of a moment, to first order in the noise."""
+        if which == "count":
+            return self.region.deviation * math.sqrt(len(self.region.centre))
+        if which == "deviation":
+            noise = self.noise("variance")
+            return noise / max(2 * self.deviation, math.sqrt(noise))
+        t, width = self._fraction, self.width
+        if which == "mean":
+            last = len(self.region.centre) - 1
+            slopes = [place / last - t for place in range(last + 1)]
+        else:
+            share, width = self.variance / width**2, width**2
+            slopes = [t**2 - share, -t * (1 - t) - share, (1 - t) ** 2 - share]
+        return self.region.deviation * math.hypot(*slopes) / max(1.0, self.count) * width
 
 
 @attrs.frozen
@@ -299,7 +288,7 @@ class MomentSpread:
     @property
     def deviation(self) -> float:
         """The standard deviation of the noise of the moment."""
-        return float(getattr(self.moments, f"{self.which}_deviation"))
+        return self.moments.noise(self.which)
 
     def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
         """See `outcome.Spread`; it follows from the moments, whatever the value."""
@@ -392,11 +381,7 @@ class ClippedShare:
         inside = int(within - below)
         counts = [inside, column.count() - inside]
         records = column.contribution.records
-        noisy = mechanism.noisy(counts, records, noise)
-        region = NoiseRegion(
-            tuple(map(float, noisy)), mechanism.distribution, mechanism.scale(records), rounding=1.0
-        )
-        corners = list(region.vertices(CONFIDENCE))
+        corners = _corners(mechanism.noisy(counts, records, noise), mechanism, records)
         if min(map(sum, corners)) <= 0:
             return cls(None)
         shares = [min(1.0, max(0.0, outside / (inside + outside))) for inside, outside in corners]
@@ -408,10 +393,7 @@ class ClippedShare:
 
         The noise and what is allowed for it may each take away as much as `CONFIDENCE` says.
         """
-        region = NoiseRegion(
-            (0.0, 0.0), mechanism.distribution, mechanism.scale(records), rounding=1.0
-        )
-        return math.ceil(2 * max(map(sum, region.vertices(CONFIDENCE))))
+        return math.ceil(2 * max(map(sum, _corners((0.0, 0.0), mechanism, records))))
 
     def __str__(self) -> str:
         if self.interval is None:
@@ -421,6 +403,15 @@ class ClippedShare:
             f"The bounds are private; {low}% to {high}% of the values lay outside and were moved "
             f"to the nearer one (confidence {percent(CONFIDENCE)})."
         )
+
+
+def _corners(
+    noisy: Sequence[float], mechanism: AdditiveMechanism, records: int
+) -> list[tuple[float, ...]]:
+    """The corners of where two counts are, from noisy ones."""
+    scale = mechanism.scale(records)
+    region = NoiseRegion(tuple(map(float, noisy)), mechanism.distribution, scale, rounding=1.0)
+    return list(region.vertices(CONFIDENCE))
 
 
 @attrs.frozen(kw_only=True)
@@ -449,9 +440,7 @@ class Clipping:
         return self.given
 
 
-_OCTAVE_BITS = (
-    31  # of the steps into which a half-octave is divided; fewer for several records of a unit
-)
+_OCTAVE_BITS = 31  # of the steps of a half-octave; fewer for several records of a unit
 _EACH, _SECOND, _BESIDE_ZERO, _ZERO = 2.5, 4.0, 5.0, 6.0  # see above, in units of s
 _BEYOND, _BELOW = 0.5, 0.1  # per octave from the usual size, in units of s
 _NEAR = 6  # half-octaves between the ends of a range and of one of the other sign

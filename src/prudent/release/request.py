@@ -349,7 +349,7 @@ def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
 
 
 def open_records(request: Request, kind: Kind) -> Any:
-    """Open a column for each group, for None without groups; or a `PrivateGroups`."""
+    """Open a column for each group, for None without groups; or all that are private."""
     data, column = request.data, request.column
     table = request.in_table()
     if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
@@ -507,7 +507,7 @@ def _sum_rounded_up(deltas: Sequence[float]) -> float:
 
 def _price(statistic: Statistic, request: Request, opened: Any) -> PricedPart:
     """The price of one part, of a unit in all its groups."""
-    records = opened.whole() if request.private_groups else next(iter(opened.values()))
+    records = opened.column() if request.private_groups else next(iter(opened.values()))
     first = price(statistic, request, records)
     preview, fold = first.preview, request.fold
     if fold > 1:

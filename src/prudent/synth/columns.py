@@ -216,7 +216,7 @@ class Source:
 
     def _staged(self, rows: ir.Table) -> StagedTable:
         owner = self._opened.owner
-        return StagedTable(rows, own_connection=owner.own_connection, owner=owner)
+        return StagedTable(rows, owner)
 
     def _field(self, name: str) -> Field | None:
         """What is public of a column; None if its type has no values to count."""

@@ -34,9 +34,7 @@ LATTICES = (
 
 
 def check_same_answers(
-    column: Column,
-    values: npt.NDArray[np.float64],
-    lattices: Sequence[Lattice] = LATTICES,
+    column: Column, values: npt.NDArray[np.float64], lattices: Sequence[Lattice] = LATTICES
 ) -> None:
     """Every question of the protocol, about ranks inside, at the ends and beyond."""
     array = ArrayColumn(values)

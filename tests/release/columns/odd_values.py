@@ -171,13 +171,7 @@ _duckdb: list[tuple[Any, ...]] = [
         )
         for name in ("TIMESTAMP", "TIMESTAMPTZ")
     ),
-    (
-        "TIMESTAMP_S",
-        "'2024-01-01'",
-        [*DUCKDB_MOMENTS[2:], "'infinity'::TIMESTAMP"],
-        DAY,
-        MOMENTS,
-    ),
+    ("TIMESTAMP_S", "'2024-01-01'", [*DUCKDB_MOMENTS[2:], "'infinity'::TIMESTAMP"], DAY, MOMENTS),
     ("TIMESTAMP_MS", "'2024-01-01'", DUCKDB_MOMENTS[2:], DAY, MOMENTS),
     (
         "TIMESTAMP_NS",

@@ -209,10 +209,7 @@ def test_postgres_can_change_nothing(postgres_table: Any) -> None:
     [("SQL_ASCII", "ff", "\\xff"), ("WIN1252", "81", "\\x81"), ("LATIN1", "e9", "é")],
 )
 def test_postgres_has_an_image_of_every_text(
-    postgres_url: str,
-    encoding: str,
-    stored: str,
-    shown: str,
+    postgres_url: str, encoding: str, stored: str, shown: str
 ) -> None:
     """Some encodings of a database hold bytes that stand for no character elsewhere."""
     psycopg = pytest.importorskip("psycopg")

@@ -54,7 +54,7 @@ def _contents(source: Any, most: int, per_unit: Any, key: str, *, private: bool)
         options |= source
         source = None
     if private:
-        column: Any = open_private_groups(source, "x", **options).whole()
+        column: Any = open_private_groups(source, "x", **options).column()
     else:
         column = open_groups(source, "x", groups=GROUPS, **options)["a"]
     rows = column.share.kept().to_pyarrow().to_pydict()
@@ -161,11 +161,7 @@ def test_the_check_finds_a_choice_by_others(monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_group_of_a_unit_has_the_same_chance() -> None:
     people = 4_000
     source = pa.table(
-        {
-            "person": np.repeat(np.arange(people), 4),
-            "g": GROUPS * people,
-            "x": np.zeros(4 * people),
-        }
+        {"person": np.repeat(np.arange(people), 4), "g": GROUPS * people, "x": np.zeros(4 * people)}
     )
     found = _contents(source, 1, "sum", "a secret", private=False)
     counts = np.array([found[group].total() for group in GROUPS])

@@ -156,9 +156,7 @@ def test_pairs_with_rows_of_others_are_noticed(monkeypatch: pytest.MonkeyPatch) 
     assert not is_of_one("A", whole, rest)
 
 
-def test_a_public_table_that_repeats_a_key_never_amplifies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_public_table_that_repeats_a_key_never_amplifies(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = tables([("a", 1.0), ("b", 2.0)], [("a", "p"), ("a", "q"), ("b", "p")], pa.string())
     joined = join(one, two, on="u", public=True, how="left")
     with pytest.raises(ValueError, match="one row for each key"):

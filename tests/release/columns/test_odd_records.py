@@ -32,27 +32,14 @@ from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Groups, Released, group_title
 from prudent.release.statistics import median, mode, proportion, top_k
 from prudent.release.statistics.tested import trimmed_mean
-from tests.release.columns.odd_values import (
-    Hostile,
-    HostileDate,
-    HostileFloat,
-    HostileText,
-    date,
-)
+from tests.release.columns.odd_values import Hostile, HostileDate, HostileFloat, HostileText, date
+from tests.release.recording import Book
 
 BUDGET: Any = {"epsilon": 2.0, "delta": 1e-6}
 VALUES = [50.0 + (i % 7) / 8 for i in range(300)]
 ODD = [None, "secret", 10**400, [1, 2], {}, Decimal("sNaN"), Decimal("1e999"), object(), b"1", 1j]
 ODD += [Hostile(), HostileFloat(1), HostileText("a"), HostileDate(2024, 1, 1), date("a")]
 NAMES = [f"{place} {type(odd).__name__}" for place, odd in enumerate(ODD)]
-
-
-class Book:
-    def __init__(self) -> None:
-        self.charges = 0
-
-    def charge(self, event: object, label: str = "", *, delta: float | None = None) -> None:
-        self.charges += 1
 
 
 def check_one_value_more(column: Column) -> None:
@@ -98,18 +85,12 @@ def test_equally_frequent_categories_of_two_types() -> None:
         assert category_mode(empty, categories, cap=9).value == (1,)
 
 
-def test_a_message_does_not_say_how_many_records() -> None:
-    with pytest.raises(ValueError, match="one-dimensional, got 2") as caught:
-        median(np.ones((777, 2)), propose=1.0, **BUDGET)
-    assert "777" not in str(caught.value)
-
-
 @pytest.mark.parametrize("categories", [[], "ab", [[1]], [1j, 2j], {}])
 def test_a_list_of_categories_that_is_none_costs_nothing(categories: Any) -> None:
     book = Book()
     with pytest.raises(ValueError, match="Expected categories"):
         mode(["a"], categories=categories, ledger=book, **BUDGET)
-    assert book.charges == 0
+    assert not book.charges
 
 
 def test_what_a_column_cannot_hold_costs_nothing() -> None:
@@ -121,7 +102,7 @@ def test_what_a_column_cannot_hold_costs_nothing() -> None:
             mode(table, column, ledger=book, **options, **BUDGET)
     with pytest.raises(ValueError, match="numbers"):
         median(np.array(["a"]), propose=1.0, ledger=book, **BUDGET)
-    assert book.charges == 0
+    assert not book.charges
 
 
 @pytest.mark.parametrize("odd", [None, "secret", 1j], ids=repr)
@@ -141,7 +122,7 @@ def test_one_odd_record_of_a_frame_changes_no_kind_of_answer(odd: Any) -> None:
             answer = statistic(
                 pandas.Series(records), ledger=book, noise=ReproducibleNoise(1), **options, **BUDGET
             )
-            assert book.charges == 1
+            assert len(book.charges) == 1
             names = set(map(group_title, answer)) if isinstance(answer, Groups) else answer.branch
             answers.append((type(answer), names))
         assert answers[0] == answers[1], statistic
@@ -237,7 +218,7 @@ def test_an_engine_of_unknown_habits_is_refused_before_the_charge(tmp_path: Path
         with pytest.raises(ValueError, match="a table in DuckDB, PostgreSQL or Spark, got sqlite"):
             median(**given, column="x", epsilon=1.0, ledger=book)
     backend.disconnect()
-    assert book.charges == 0
+    assert not book.charges
 
 
 def test_a_group_that_no_double_holds_is_one_of_its_own() -> None:
@@ -281,15 +262,6 @@ def test_a_null_where_none_may_be() -> None:
     outcome = mode(broken, "c", **BUDGET)
     assert isinstance(outcome, Released)
     assert outcome.value == "a"
-
-
-def test_a_condition_may_not_call_functions_of_a_user() -> None:
-    @ibis.udf.scalar.python
-    def odd(x: float) -> bool:
-        return x > 1
-
-    with pytest.raises(ValueError, match="one row at a time"):
-        open_column(pa.table({"x": VALUES}), "x", where=lambda t: odd(t.x))
 
 
 @pytest.mark.unhurried

@@ -3,17 +3,12 @@
 import math
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-
-from tests.tiers import examples
 
 ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 
@@ -21,7 +16,6 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
 from prudent.release.columns import opening, queries, table_columns  # noqa: E402
-from prudent.release.columns import queries as table_queries  # noqa: E402
 from prudent.release.columns.column import Column  # noqa: E402
 from prudent.release.columns.joining import open_source  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
@@ -44,16 +38,11 @@ def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FEW", "FEW_READ"):
         monkeypatch.setattr(table_columns, name, 50)
     monkeypatch.setattr(table_columns, "SAMPLE", 100)
-    monkeypatch.setattr(table_queries, "QUANTILES", 50)
+    monkeypatch.setattr(queries, "QUANTILES", 50)
 
 
 def everything(column: Column) -> list[float]:
     return column.order_statistics(1, column.count()).tolist()
-
-
-@pytest.mark.thorough
-def test_same_answers_as_an_array() -> None:
-    check_same_answers(open_column(pa.table({"x": ADVERSARIAL}), "x"), ADVERSARIAL)
 
 
 @pytest.mark.thorough
@@ -66,20 +55,13 @@ def test_same_answers_when_narrowed_by_a_sample() -> None:
 
 @pytest.mark.unhurried
 @pytest.mark.parametrize(
-    "bracket",
-    [(math.inf, -math.inf), (2.0, 2.0), (-math.inf, -8.0), (9e307, math.inf), (0.1, 0.1)],
+    "bracket", [(math.inf, -math.inf), (2.0, 2.0), (-math.inf, -8.0), (9e307, math.inf), (0.1, 0.1)]
 )
 def test_same_answers_when_the_sample_misleads(
     monkeypatch: pytest.MonkeyPatch, bracket: tuple[float, float]
 ) -> None:
     monkeypatch.setattr(TableColumn, "_suggested", lambda *_: bracket)
     check_same_window(open_column(pa.table({"x": ADVERSARIAL}), "x"), ADVERSARIAL)
-
-
-@pytest.mark.thorough
-def test_an_empty_table_has_no_values() -> None:
-    column = open_column(pa.table({"x": pa.array([], "float64")}), "x")
-    check_same_answers(column, np.empty(0), LATTICES[:1])
 
 
 @pytest.mark.unhurried
@@ -149,20 +131,10 @@ def _ibis(_: Path) -> Any:
     return ibis.memtable({"x": VALUES})
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        _parquet,
-        _several_parquets,
-        _csv,
-        _tsv,
-        _pandas,
-        _polars,
-        _integers,
-        _decimals,
-        _ibis,
-    ],
-)
+SOURCES = [_parquet, _several_parquets, _csv, _tsv, _pandas, _polars, _integers, _decimals, _ibis]
+
+
+@pytest.mark.parametrize("make", SOURCES)
 def test_every_source_gives_the_same_column(make: Callable[[Path], Any], tmp_path: Path) -> None:
     assert everything(open_column(make(tmp_path), "x")) == sorted(VALUES)
 
@@ -216,10 +188,7 @@ def test_a_file_opens_in_jupyter_where_duckdb_cannot_draw_its_progress(tmp_path:
         ({"connect": "nonsense://h", "table": "t", "column": "x"}, "Spark, got nonsense"),
         ({"source": pa.table({"x": [1.0]})}, "Expected column one of x, got nothing"),
         ({"source": pa.table({"x": [1.0]}), "column": "y"}, "unknown column .y.. Columns: x"),
-        (
-            {"source": pa.table({"x": [1.0]}), "column": "x", "unit": "u"},
-            "unit: unknown column",
-        ),
+        ({"source": pa.table({"x": [1.0]}), "column": "x", "unit": "u"}, "unit: unknown column"),
         ({"source": pa.table({"x": [1.0]}), "column": "x", "table": "t"}, "table only with"),
         (
             {"source": pa.table({"x": ["a"]}), "column": "x"},
@@ -295,42 +264,6 @@ def test_errors_of_the_engine_quote_no_record() -> None:
         column.order_statistics(1, 1)
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is caught.value.__context__ is None
-
-
-Rows = list[tuple[int | None, str | None, float | None]]
-RECORDS = st.tuples(
-    st.sampled_from([1, 2, 3, None]),
-    st.sampled_from(["a", "b", "z", None]),
-    st.sampled_from([1.0, 2.0, 2.0, math.nan, -math.inf, None]),
-)
-
-
-def table_of(rows: Rows) -> pa.Table:
-    units, cities, values = zip(*rows, strict=True) if rows else ((), (), ())
-    return pa.table(
-        {
-            "user": pa.array(units, "int64"),
-            "city": pa.array(cities, "string"),
-            "x": pa.array(values, "float64", from_pandas=False),
-        }
-    )
-
-
-@pytest.mark.thorough
-@hypothesis.given(st.lists(RECORDS, max_size=12), st.sampled_from([1, 2, 3]))
-@examples(15, brief=4)
-def test_a_unit_gives_one_value_to_one_group(rows: Rows, user: int) -> None:
-    """Removing all rows of a unit takes away one value at most, over all groups together."""
-
-    def kept(some: Rows) -> Counter[tuple[str, float]]:
-        opened = open_groups(table_of(some), "x", by="city", groups=["a", "b"], unit="user")
-        return Counter((group, x) for group, column in opened.items() for x in everything(column))
-
-    whole = kept(rows)
-    assert whole.total() <= 3
-    without = kept([row for row in rows if row[0] != user])
-    assert not without - whole
-    assert (whole - without).total() <= 1
 
 
 def test_a_unit_of_categories_counts_with_its_first_in_order_of_characters() -> None:

@@ -90,10 +90,7 @@ def told(address: str, table: str) -> list[tuple[str, int]]:
     ("release", "queries"), [("median", 5), ("iqr", 7), ("trimmed mean", 7), ("mode", 2)]
 )
 def test_little_leaves_postgres(
-    make_table: Callable[[int], str],
-    postgres_url: str,
-    release: str,
-    queries: int,
+    make_table: Callable[[int], str], postgres_url: str, release: str, queries: int
 ) -> None:
     """One query asks for no row: it tells the types that the server has and ibis has not."""
     table = make_table(ROWS)
@@ -105,9 +102,7 @@ def test_little_leaves_postgres(
 
 @pytest.mark.usefixtures("narrowing")
 def test_a_release_that_fetches_rows_is_caught(
-    make_table: Callable[[int], str],
-    postgres_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    make_table: Callable[[int], str], postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TableColumn, "order_statistics", fetch_everything)
     table = make_table(ROWS)
@@ -124,8 +119,7 @@ def plan_of(url: str, sql: str) -> str:
 
 @pytest.mark.usefixtures("narrowing")
 def test_postgres_uses_an_index_on_the_column(
-    make_table: Callable[[int], str],
-    postgres_url: str,
+    make_table: Callable[[int], str], postgres_url: str
 ) -> None:
     psycopg = pytest.importorskip("psycopg")
     table = make_table(100_000)
@@ -187,8 +181,7 @@ print(peak(many) - before)
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(
-    make_table: Callable[[int], str],
-    postgres_url: str,
+    make_table: Callable[[int], str], postgres_url: str
 ) -> None:
     few, many = make_table(100_000), make_table(1_000_000)
     asking = growth(MEMORY, postgres_url, few, many, "asking")

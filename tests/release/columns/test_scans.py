@@ -181,18 +181,6 @@ def test_the_most_frequent_words_of_all_groups_are_read_at_once() -> None:
 
 
 @pytest.mark.unhurried
-@pytest.mark.parametrize("name", TABLES)
-def test_a_table_answers_as_an_array_does(name: str) -> None:
-    frame = pandas.DataFrame({"x": TABLES[name]})
-    for statistic in (statistics.sum, statistics.describe):
-        one, other = (
-            statistic(*data, epsilon=1.0, noise=ReproducibleNoise(8))
-            for data in ((frame, "x"), (TABLES[name],))
-        )
-        assert one == other, statistic
-
-
-@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "name", [name for name in SCANS if "groups" in name and name not in POOLED]
 )

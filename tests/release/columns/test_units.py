@@ -166,9 +166,7 @@ def test_postgresql_agrees(how: Any, in_postgres: dict[str, Any]) -> None:
 
 
 def test_postgresql_keeps_the_units_and_needs_no_permission_for_it(
-    in_postgres: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    postgres_url: str,
+    in_postgres: dict[str, Any], monkeypatch: pytest.MonkeyPatch, postgres_url: str
 ) -> None:
     psycopg = pytest.importorskip("psycopg")
     column = open_column(**in_postgres, column="x", unit="who")
@@ -245,15 +243,25 @@ def test_dates_of_a_unit_have_a_date_for_a_mean() -> None:
         open_column(table, "day", unit="who", per_unit="sum")
 
 
+def test_a_sum_of_booleans_of_a_unit_is_not_clipped_to_those_of_one() -> None:
+    table = pa.table({"who": [1, 1, 2, 2], "agreed": [True, True, True, True]})
+    column = open_column(table, "agreed", unit="who", per_unit="sum")
+    assert everything(column) == [2.0, 2.0]
+    assert column.scale.own_bounds is None
+    assert open_column(table, "agreed", unit="who").scale.own_bounds == (0.0, 1.0)
+
+
 @pytest.mark.unhurried
 @pytest.mark.parametrize("how", [None, "mean", "median", "max", "count", "sum", 2])
 def test_a_unit_is_in_the_one_group_with_most_of_its_rows(how: Any) -> None:
     """Removing a unit takes at most `records` values out of one group, and changes no other."""
     chance = np.random.default_rng(1)
-    rows = [
+    rows: list[Any] = [
         (int(chance.integers(6)), "abc"[chance.integers(3)], float(chance.integers(9)))
         for _ in range(60)
     ]
+    # Of no unit, of no group, without a value, at the end of all values.
+    rows += [(None, "a", 1.0), (0, None, 2.0), (2, "b", None), (5, "a", math.nan), (5, "b", -INF)]
 
     def kept(some: list[Any]) -> dict[str, Counter[float]]:
         who, city, x = zip(*some, strict=True)
@@ -269,8 +277,9 @@ def test_a_unit_is_in_the_one_group_with_most_of_its_rows(how: Any) -> None:
         assert sum(bool(each) for each in gone.values()) <= 1
         assert sum(each.total() for each in gone.values()) <= (how if isinstance(how, int) else 1)
         own = defaultdict(list)
-        for _, city, x in (row for row in rows if row[0] == user and row[1] != "c"):
-            own[city].append(x)
+        for who, city, x in rows:
+            if who == user and city in ("a", "b") and x is not None and not math.isnan(x):
+                own[city].append(x)
         city = min(own, key=lambda name: (-len(own[name]), name))
         value = ORACLES[how or "mean"](own[city])
         assert gone[city] == Counter(value if isinstance(value, list) else [value])

@@ -14,7 +14,7 @@ import pandas
 
 from prudent.accounting import ApproximateDpEvent, PldAccountant
 from prudent.release.charging import Preview
-from prudent.release.columns.opening import PrivateGroups
+from prudent.release.columns.opening import Opened
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import count, mean, median, mode
 from tests.release.recording import Book
@@ -49,13 +49,13 @@ def test_a_group_of_one_record_is_almost_never_released() -> None:
 def test_the_choice_and_the_statistic_are_charged_once_and_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    book, counts = Book(), PrivateGroups.counts
+    book, counts = Book(), Opened.counts
 
-    def read(groups: PrivateGroups, **given: Any) -> Any:
+    def read(groups: Opened, **given: Any) -> Any:
         assert book.charges, "groups were read before the ledger was charged"
         return counts(groups, **given)
 
-    monkeypatch.setattr(PrivateGroups, "counts", read)
+    monkeypatch.setattr(Opened, "counts", read)
     found = count(FRAME, ledger=book, **PRIVATE)
     ((event, label, delta),) = book.charges
     assert (label, delta) == ("count", 1e-6)

@@ -40,9 +40,6 @@ def open_values(values: Any, kind: Kind, read_as: str | None = None) -> Column:
     In a list or an array of objects, a record that is not a number (or, for categories, not a
     string, date or other plain category) has no value.
     """
-    _validate.instance(
-        (list, tuple, np.ndarray), "an array, a list or a tuple of records", values=values
-    )
     _validate.one_of(KINDS, kind=kind)
     if isinstance(values, np.ndarray):
         if values.ndim != 1:  # the message omits the shape: the number of records is private
@@ -71,10 +68,7 @@ def _numbers(values: Any, kind: Kind, read_as: str | None) -> tuple[FloatArray, 
         if values.dtype.kind not in "mM":
             what = "that are numbers, dates, times or durations"
             raise ArgumentError("values", what, shown="others", hint=OF_TEXT)
-        numbers, scale = (
-            scales.numbers_of_times(values),
-            scales.scale_of_array(values.dtype),
-        )
+        numbers, scale = scales.numbers_of_times(values), scales.scale_of_array(values.dtype)
     else:
         usual = TRUTH if kind == "truth" else NUMBER
         scale = usual if read_as is None else Scale.named(read_as)
@@ -301,9 +295,8 @@ def _stored(dtype: pa.DataType) -> pa.DataType:
         return pa.large_binary()
     if pa.types.is_string(dtype) or pa.types.is_string_view(dtype):
         return pa.binary()
-    if _is_coarse(dtype):
-        return pa.int64()
-    if pa.types.is_duration(dtype):  # a Parquet file stores integers, and DuckDB reads them as such
+    # A Parquet file stores durations as integers, and DuckDB reads them as such.
+    if _is_coarse(dtype) or pa.types.is_duration(dtype):
         return pa.int64()
     return pa.float32() if pa.types.is_float16(dtype) else dtype
 
@@ -313,12 +306,8 @@ def _as_typed(backend: Any, data: Any, schema: pa.Schema) -> ir.Table:
     view = f"prudent_{uuid.uuid4().hex}"
     backend.con.register(view, data)
     table = backend.table(view)
-    images = {
-        field.name: image
-        for field in schema
-        if (image := _image(table[field.name], field.type)) is not None
-    }
-    return table.mutate(**images) if images else table
+    images = {field.name: _image(table[field.name], field.type) for field in schema}
+    return table.mutate(**{name: image for name, image in images.items() if image is not None})
 
 
 def _image(column: ir.Column, dtype: pa.DataType) -> ir.Value | None:
@@ -330,13 +319,11 @@ def _image(column: ir.Column, dtype: pa.DataType) -> ir.Value | None:
         return None if column.type() == declared else tried(column.cast(declared))
     if _stored(dtype) == dtype or pa.types.is_float16(dtype):
         return None
-    if pa.types.is_duration(dtype):
-        return tried(
-            call("to_microseconds", _microseconds(column, dtype.unit), returns=dt.Interval("us"))
-        )
-    if not pa.types.is_timestamp(dtype):
+    if not (pa.types.is_duration(dtype) or pa.types.is_timestamp(dtype)):
         return tried(call("decode", column, returns=dt.string))
     microseconds = _microseconds(column, dtype.unit)
+    if pa.types.is_duration(dtype):
+        return tried(call("to_microseconds", microseconds, returns=dt.Interval("us")))
     if dtype.tz is None:
         return tried(call("make_timestamp", microseconds, returns=dt.Timestamp()))
     return tried(call("make_timestamptz", microseconds, returns=dt.Timestamp("UTC")))

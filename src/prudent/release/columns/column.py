@@ -119,16 +119,9 @@ class Contribution:
     """What one privacy unit contributes to a column: one value, or a fixed number of them.
 
     A person may have several rows. What they become is a function of that person's rows alone, so
-    adding or removing a person adds or removes at most `Contribution.records` values:
-
-    | per_unit | the value of a unit |
-    | --- | --- |
-    | "mean" | the mean of its values; whole units for dates, times, durations and decimals |
-    | "median" | its lower median |
-    | "min", "max" | its least or largest value |
-    | "sum" | the sum of its values |
-    | "count" | the number of its rows that have a value |
-    | a number k | k of its values, evenly spaced in their order; all of them if it has at most k |
+    adding or removing a person adds or removes at most `Contribution.records` values. The means of
+    dates, times, durations and decimals are whole units. Of a number k, k values are kept, evenly
+    spaced in their order; all of them if there are at most k.
 
     Evenly spaced values represent a unit better than its k least values or its first k rows would,
     and unlike a random choice they are the same on every engine; but a unit with many rows still
@@ -179,9 +172,8 @@ class Contribution:
 
     def scale(self, of_rows: Scale) -> Scale:
         """The scale of the contributed values, from that of the rows."""
-        if self.unit is None or self.per_unit != "count":
-            return of_rows
-        return INTEGER
+        counted = self.per_unit == "count" or (self.per_unit == "sum" and of_rows.truth)
+        return INTEGER if counted and self.unit is not None else of_rows
 
 
 def checked(
@@ -220,18 +212,11 @@ booleans alone, rows whatever is in them, or the sets of categories of all units
 
 
 class Leaders(NamedTuple):
-    """The counts of the two most frequent categories, without the categories themselves.
+    """The counts of the two most frequent categories, without the categories themselves."""
 
-    Attributes:
-        most: The count of the most frequent category; ties are broken in favour of the first in
-            order.
-        runner_up: The count of the next one; 0 if there is none.
-        runner_up_first: Whether the runner-up comes before the most frequent one in order.
-    """
-
-    most: int
-    runner_up: int
-    runner_up_first: bool
+    most: int  # of the most frequent category; of several, the first in order
+    runner_up: int  # of the next one; 0 if there is none
+    runner_up_first: bool  # whether the runner-up comes before the most frequent one in order
 
 
 @runtime_checkable

@@ -32,7 +32,7 @@ import numpy as np
 from prudent import _lazy
 from prudent._validate import ArgumentError
 from prudent.release.columns import scales
-from prudent.release.columns.scales import INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
+from prudent.release.columns.scales import DATE, INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
 
 _lazy.defer("ibis.backends.sql.compilers")  # it imports the compilers of twenty engines
 
@@ -84,9 +84,7 @@ def exact(value: ir.Value, engine: str) -> ir.Value:
         # The database's own encoding can represent every stored character.
         of_database = call("getdatabaseencoding", returns=dt.string)
         return call("convert_to", value.concat(""), of_database, returns=dt.binary)
-    if engine == "pyspark":
-        return value.cast("binary")
-    return value
+    return value.cast("binary")
 
 
 def total(column: ir.Value, engine: str) -> ir.Value:
@@ -145,18 +143,10 @@ def tried(value: ir.Value) -> ir.Value:
     return call("try", value, returns=value.type())
 
 
-_SHAPES: tuple[Callable[..., None], ...] = (lambda: None, lambda one: None, lambda one, two: None)
-
-
 @functools.cache
 def _builtin(name: str, takes: tuple[dt.DataType, ...], returns: dt.DataType) -> Any:
-    shape = _SHAPES[len(takes)]
+    shape = (lambda: None, lambda one: None, lambda one, two: None)[len(takes)]
     return ibis.udf.scalar.builtin(shape, name=name, signature=(takes, returns))
-
-
-def literal(value: str | bool | int | float) -> ir.Value:
-    """Return a public value as a literal that every engine reads in the same way."""
-    return double(value) if isinstance(value, float) else ibis.literal(value)
 
 
 def stored_literal(value: PublicValue, rows: ir.Table) -> ir.Value:
@@ -170,7 +160,7 @@ def stored_literal(value: PublicValue, rows: ir.Table) -> ir.Value:
         if connection.info.parameter_status("server_encoding") == "UTF8":
             written = ibis.literal(value.encode(errors="surrogatepass").hex())
             return call("decode", written, ibis.literal("hex"), returns=dt.binary)
-    return exact(literal(value), engine)
+    return exact(double(value) if isinstance(value, float) else ibis.literal(value), engine)
 
 
 def double(number: float) -> ir.Value:
@@ -272,22 +262,19 @@ def fetched(expression: ir.Expr) -> dict[str, list[Any]]:
     workers, and imports pandas to read DuckDB, which takes longer than a release. The answers here
     have few rows, so they are fetched at once instead.
     """
-    table = expression.as_table()
-    if table.op().find(ibis.expr.operations.InMemoryTable):  # only ibis itself can hand them over
-        with connection_lock(table.get_backend()):
-            return dict(table.to_pyarrow().to_pydict())
-    if backend_name(expression) == "pyspark":
-        with warnings.catch_warnings():
+    table, backend = expression.as_table(), expression.get_backend()
+    # Only ibis itself can hand over a table in memory.
+    if backend.name == "pyspark" or table.op().find(ibis.expr.operations.InMemoryTable):
+        with connection_lock(backend), warnings.catch_warnings():
             # Spark quotes the error of a query in a warning.
             warnings.filterwarnings("ignore", message="toPandas attempted Arrow optimization")
             return dict(table.to_pyarrow().to_pydict())
-    rows = _rows(expression, ibis.to_sql(table))
-    found = {}
-    for place, (name, dtype) in enumerate(table.schema().items()):
-        values = [row[place] for row in rows]
+    columns = zip(*_rows(expression, ibis.to_sql(table)), strict=True)
+    found: dict[str, list[Any]] = {name: [] for name in table.columns}
+    for (name, dtype), values in zip(table.schema().items(), columns, strict=False):
         # A sum of integers is wider than they are, and PostgreSQL's is a decimal number.
         whole = dtype.is_integer()
-        found[name] = [value if value is None or not whole else int(value) for value in values]
+        found[name] = [int(each) if whole and each is not None else each for each in values]
     return found
 
 
@@ -385,8 +372,6 @@ def typed(value: Hashable, dtype: dt.DataType, name: str) -> PublicValue:
 
 
 _DAY, _HOUR = 86_400e6, 3_600e6  # microseconds
-_NANOSECONDS = 9
-_MOST_DIGITS = 38
 
 
 def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
@@ -398,21 +383,28 @@ def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
     if dtype.is_floating():
         return NUMBER
     if dtype.is_decimal():
-        digits = dtype.scale
-        known = digits is not None and 0 <= digits <= _MOST_DIGITS
-        return Scale("decimal", digits) if known else NUMBER
-    if dtype.is_date() and engine in _MOMENTS["date"]:
-        return Scale("date")
-    if dtype.is_timestamp() and engine in _MOMENTS["timestamp"]:
+        return Scale("decimal", dtype.scale) if dtype.scale in range(39) else NUMBER
+    if dtype.is_date():
+        return DATE
+    if dtype.is_timestamp():
         return Scale("timestamp", zoned=dtype.timezone is not None)
     if dtype.is_interval() and engine in _MOMENTS["duration"]:
         return Scale("duration")
-    raise ArgumentError(
-        "column",
-        "a column of numbers, dates, times or durations",
-        shown=f"{name!r}, which holds text" if dtype.is_string() else f"{name!r} of type {dtype}",
-        hint=OF_TEXT if dtype.is_string() else "Make one of these of it, in an ibis table.",
-    )
+    wanted = "a column of numbers, dates, times or durations"
+    if dtype.is_string():
+        raise ArgumentError("column", wanted, shown=f"{name!r}, which holds text", hint=OF_TEXT)
+    raise wrong_type("column", wanted, name, dtype)
+
+
+def wrong_type(
+    argument: str,
+    wanted: str,
+    name: str,
+    dtype: dt.DataType,
+    hint: str = "Make one of these of it, in an ibis table.",
+) -> ArgumentError:
+    """The error for a column that has not the type it needs."""
+    return ArgumentError(argument, wanted, shown=f"{name!r} of type {dtype}", hint=hint)
 
 
 def number_of(column: ir.Column, scale: Scale) -> ir.Value:
@@ -457,7 +449,7 @@ def _with_ends(column: ir.Column, number: ir.Value) -> ir.Value:
 
 def _duckdb_timestamp(column: ir.Column) -> ir.Value:
     microseconds = call("epoch_us", column, returns=dt.int64)
-    if column.type().scale == _NANOSECONDS:  # `epoch_us` rounds up before the epoch
+    if column.type().scale == 9:  # of nanoseconds `epoch_us` rounds up before the epoch
         nanoseconds = call("epoch_ns", column, returns=dt.int64)
         microseconds = microseconds - (nanoseconds < microseconds * 1000).cast("int64")
     return _with_ends(column, microseconds)

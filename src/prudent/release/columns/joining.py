@@ -62,7 +62,7 @@ def open_source(
     with contextlib.ExitStack() as opened:
         left = _opened(join, join.left, join.unit)
         opened.callback(left.close)
-        right = _opened(join, join.right, join.keys.get(join.unit or ""), left)
+        right = _opened(join, join.right, None if join.public else join.keys[str(join.unit)], left)
         opened.callback(right.close)
         apart = left.table.get_backend() is not right.table.get_backend()
         if apart and join.public and backend_name(right.table) == "duckdb":
@@ -100,11 +100,7 @@ def _sent(public: OpenTable, left: OpenTable) -> OpenTable:
     values = values_table(
         {
             short: [
-                ibis.null(schema[name])
-                if each is None
-                else double(each)
-                if isinstance(each, float)
-                else ibis.literal(each, schema[name])
+                double(each) if isinstance(each, float) else ibis.literal(each, schema[name])
                 for each in rows[name]
             ]
             for short, name in names.items()
@@ -118,8 +114,6 @@ def _sent(public: OpenTable, left: OpenTable) -> OpenTable:
 def _opened(
     join: Join, source: Any, unit: str | None, beside: OpenTable | None = None
 ) -> OpenTable:
-    if beside is not None and join.public:
-        unit = None
     if join.connect is None or not isinstance(source, str):
         return open_source(source, unit=unit, beside=beside)
     return open_source(connect=join.connect, table=source, unit=unit, beside=beside)
@@ -250,14 +244,12 @@ def _comparable(
     one, two = left.table[name], right.table[other]
     kinds = _kind(one.type()), _kind(two.type())
     engine = backend_name(one)
-    if kinds[0] == kinds[1] == "number":
-        return _number(one), _number(two)
     if kinds[0] == kinds[1] and kinds[0] is not None:
-        return one, two
+        return _of_kind(one, kinds[0]), _of_kind(two, kinds[0])
     if name in left.text and kinds[1] in _READ:
-        return _read(one, kinds[1]), _number(two) if kinds[1] == "number" else two
+        return _of_kind(one.try_cast(_READ[kinds[1]]), kinds[1]), _of_kind(two, kinds[1])
     if other in right.text and kinds[0] in _READ:
-        return _number(one) if kinds[0] == "number" else one, _read(two, kinds[0])
+        return _of_kind(one, kinds[0]), _of_kind(two.try_cast(_READ[kinds[0]]), kinds[0])
     if engine == "duckdb" and set(kinds) == {"integer", "number"}:  # numbers of pandas, with gaps
         return (_whole(one), two) if kinds[0] == "number" else (one, _whole(two))
     raise ArgumentError(
@@ -280,8 +272,10 @@ def _kind(dtype: dt.DataType) -> str | None:
     return str(dtype.copy(nullable=True)) if plain else None
 
 
-def _number(column: ir.Value) -> ir.Value:
-    """A floating number with one zero; NaN is missing."""
+def _of_kind(column: ir.Value, kind: str) -> ir.Value:
+    """The values of a key; of floating numbers there is one zero, and NaN is missing."""
+    if kind != "number":
+        return column
     number = column.cast("float64")
     number = ibis.ifelse(number == double(0.0), double(0.0), number)
     return ibis.ifelse(number.isnan(), ibis.null("float64"), number)
@@ -291,9 +285,3 @@ def _whole(column: ir.Value) -> ir.Value:
     """The integer that a floating number is; missing if it is none."""
     whole = column.try_cast("int64")
     return ibis.ifelse(whole.cast("float64") == column, whole, ibis.null("int64"))
-
-
-def _read(column: ir.Value, kind: str | None) -> ir.Value:
-    """The value that a text of a file says; missing if it is none."""
-    found = column.try_cast(_READ[str(kind)])
-    return _number(found) if kind == "number" else found

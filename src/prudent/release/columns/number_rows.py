@@ -16,20 +16,7 @@ import ibis.expr.types as ir
 import numpy as np
 
 from prudent import _validate
-from prudent.release.columns.dialects import (
-    arrow_batches,
-    as_double,
-    backend_name,
-    double,
-    doubles_of,
-    exact,
-    number_of,
-    number_of_text,
-    present,
-    stored_literal,
-    tried,
-)
-from prudent.release.columns.dialects import scale_of as scale_of_type
+from prudent.release.columns import dialects
 from prudent.release.columns.joining import open_source
 from prudent.release.columns.opening import group_key, identifying, named_value
 from prudent.release.columns.row_values.conditions import FORMS, Predicate, finished, of_one_row
@@ -59,42 +46,38 @@ class NumberRows:
         gaps: Sequence[str] = (),
         most: int | None = None,
     ) -> None:
-        """Wrap a table of doubles."""
         self.names = tuple(names)
-        self._table, self._owner, self._staged = table, owner, None
+        self._table, self._owner = table, owner
         self._own = [f"x{place}" for place in range(len(self.names))]
         needed = [own for own, name in zip(self._own, names, strict=True) if name not in gaps]
-        if most is None:
-            self._complete = _without_gaps(table, needed)
-            return
-        rows = _without_gaps(table.filter(table.unit.notnull()), needed)
-        # Engines differ in where NULL and NaN come in an order; a column that may have gaps is
-        # followed by one that tells them. Zeros of both signs are alike here, and to every model.
-        order = [ibis.ifelse(present(rows[own]), rows[own], double(-math.inf)) for own in self._own]
-        kept = evenly_spaced(rows, ["unit"], most, order).select(*self._own)
-        self._staged = StagedTable(kept, own_connection=owner.own_connection, owner=owner)
+        rows = table if most is None else table.filter(table.unit.notnull())
+        rows = rows.filter(*(dialects.present(rows[own]) for own in needed)) if needed else rows
+        self._complete: Callable[[], ir.Table] = lambda: rows
+        if most is not None:
+            # Engines differ in where NULL and NaN come in an order; a column that may have gaps is
+            # followed by one that tells them. Zeros of both signs are alike here, and to models.
+            own = ((rows[own], dialects.present(rows[own])) for own in self._own)
+            order = [ibis.ifelse(there, value, dialects.double(-math.inf)) for value, there in own]
+            kept = evenly_spaced(rows, ["unit"], most, order).select(*self._own)
+            self._complete = StagedTable(kept, owner).kept
 
     @property
     def complete(self) -> ir.Table:
         """The rows that have a number in every column that needs one."""
-        return self._complete if self._staged is None else self._staged.kept()
+        return self._complete()
 
     def batches(self, *, complete: bool = True) -> Iterator[FloatArray]:
         """Read the rows, few at a time; with `complete` False those with gaps as well, as NaN."""
         rows = self.complete if complete else self._table
-        for batch in arrow_batches(rows):
-            yield np.stack([doubles_of(batch, own) for own in self._own], axis=1)
+        for batch in dialects.arrow_batches(rows):
+            yield np.stack([dialects.doubles_of(batch, own) for own in self._own], axis=1)
 
     def column(self, place: int) -> TableColumn:
         """One column of the complete rows, to be asked where the data are."""
         rows = self.complete.select(value=self._own[place])
-        return TableColumn(_without_gaps(rows, ["value"]), scale=NUMBER, owner=self._owner)
-
-
-def _without_gaps(rows: ir.Table, names: Sequence[str]) -> ir.Table:
-    if not names:
-        return rows
-    return rows.filter(*(present(rows[name]) for name in names))
+        return TableColumn(
+            rows.filter(dialects.present(rows.value)), scale=NUMBER, owner=self._owner
+        )
 
 
 class NumberTable:
@@ -141,7 +124,8 @@ class NumberTable:
         With the name of a column of privacy units, at most so many rows of each unit.
         """
         chosen = {
-            f"x{place}": as_double(term(self.table)) for place, term in enumerate(terms.values())
+            f"x{place}": dialects.as_double(term(self.table))
+            for place, term in enumerate(terms.values())
         }
         if unit is not None:
             chosen["unit"] = self.unit(unit)
@@ -151,18 +135,20 @@ class NumberTable:
     def unit(self, name: str) -> ir.Value:
         """The privacy units of the rows."""
         _validate.column(self.names, unit=name)
-        return exact(identifying(self.table[name], name), backend_name(self.table))
+        return dialects.exact(
+            identifying(self.table[name], name), dialects.backend_name(self.table)
+        )
 
     def product(self, *terms: Term) -> Term:
         """The product of terms; no value where it is none, in every engine."""
 
         def term(table: ir.Table) -> ir.Value:
-            engine = backend_name(table)
-            found, *others = (as_double(each(table)) for each in terms)
+            engine = dialects.backend_name(table)
+            found, *others = (dialects.as_double(each(table)) for each in terms)
             for each in others:
                 found = FORMS[ops.Multiply](ops.Multiply(found, each), engine)
             found = finished(found, found.type())
-            return tried(found) if engine == "duckdb" else found
+            return dialects.tried(found) if engine == "duckdb" else found
 
         return term
 
@@ -171,13 +157,17 @@ class NumberTable:
         if is_name(name):
             _validate.column(self.names, column=name)
         key = group_key(self.table, name, self.owner)
-        stored = [stored_literal(key.stored(level), self.table) for level in levels]
+        stored = [dialects.stored_literal(key.stored(level), self.table) for level in levels]
 
         def term(table: ir.Table) -> ir.Value:
             if not stored:
                 return ibis.null("float64")
-            member = exact(group_key(table, name, self.owner).value, backend_name(table))
-            cases = [(member == level, double(float(at))) for at, level in enumerate(stored)]
+            member = dialects.exact(
+                group_key(table, name, self.owner).value, dialects.backend_name(table)
+            )
+            cases = [
+                (member == level, dialects.double(float(at))) for at, level in enumerate(stored)
+            ]
             return ibis.cases(*cases, else_=ibis.null("float64"))
 
         return term
@@ -202,18 +192,19 @@ class NumberTable:
         dtype = named_value(self.table, name, "formula").type()
         if dtype.is_boolean():
             return lambda table: named_value(table, name, "formula").cast("int32")
-        scale = scale_of_type(dtype, backend_name(self.table), name)
+        scale = dialects.scale_of(dtype, dialects.backend_name(self.table), name)
 
         def term(table: ir.Table) -> ir.Value:
-            found = number_of(named_value(table, name, "formula"), scale)
+            found = dialects.number_of(named_value(table, name, "formula"), scale)
             # Of a decimal, its last digits.
-            return found / double(10.0**scale.digits) if scale.digits else found
+            return found / dialects.double(10.0**scale.digits) if scale.digits else found
 
         return term
 
 
 def _number_of_any_text(text: ir.StringValue) -> ir.Value:
     number, truth, date, time = (
-        number_of_text(text, scale) for scale in (NUMBER, TRUTH, Scale("date"), Scale("timestamp"))
+        dialects.number_of_text(text, scale)
+        for scale in (NUMBER, TRUTH, Scale("date"), Scale("timestamp"))
     )
     return ibis.coalesce(number, truth, ibis.ifelse(text.contains(":"), time, date))

@@ -64,27 +64,13 @@ from prudent.release.columns.dialects import (
     present,
     scale_of,
     stored_literal,
+    wrong_type,
 )
 from prudent.release.columns.joining import open_source
 from prudent.release.columns.queries import Share, sizes_of_groups
+from prudent.release.columns.row_values import expressions
+from prudent.release.columns.row_values import groups as row_groups
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
-from prudent.release.columns.row_values.expressions import (
-    Expression,
-    is_name,
-    names_in,
-    parse_condition,
-    parse_value,
-    parsed,
-)
-from prudent.release.columns.row_values.groups import (
-    UNITS,
-    UNREAD,
-    GroupKey,
-    public_groups,
-    scale_of_periods,
-    split_period,
-    starts,
-)
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.table_columns import PairColumn, SetColumn, TableColumn
@@ -173,7 +159,6 @@ def _time(kind: str, example: str) -> TextFormat | None:
 _GROUPING = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
 
 
-Members: TypeAlias = Mapping[Hashable, tuple[ir.Value, ...]]
 Sizes: TypeAlias = Mapping[tuple[PublicValue, ...], int]
 
 
@@ -204,7 +189,7 @@ class ColumnSpec:
     @property
     def keys(self) -> tuple[str, ...]:
         """The columns of groups."""
-        return (self.by,) if isinstance(self.by, str) else tuple(self.by or ())
+        return (self.by,) if isinstance(self.by, str) else self.by or ()
 
     @property
     def names(self) -> list[tuple[str, str]]:
@@ -214,9 +199,18 @@ class ColumnSpec:
         return [*given, *(("by", name) for name in self.keys)]
 
 
-@attrs.frozen
+@attrs.define(eq=False, slots=False)
 class Opened:
-    """The records that have a value, before those of a unit are put together."""
+    """The records that have a value, with their groups; read only when a column or a count is.
+
+    Nothing that is read may be published without a mechanism. Which groups occur in the data
+    depends on single records: where they are private, a mechanism reads all counts, releases the
+    names of the groups that pass its test, and only then opens the columns of these.
+
+    Guarantee: a record, or all rows of a unit together, are in one group (or in so many as `kept`
+    says), with at most `contribution.records` values: adding or removing a unit changes one count,
+    by at most that.
+    """
 
     # A table with the column `value`, and `other`, `unit`, `member_0`, … if requested; strings are
     # stored as bytes.
@@ -226,15 +220,47 @@ class Opened:
     # The scale of the rows, None for categories; for pairs, also that of `other`.
     scales: tuple[Scale | None, ...]
     contribution: Contribution  # what one unit contributes
-    keys: tuple[GroupKey, ...]  # how the columns of groups are stored and named
+    keys: tuple[row_groups.GroupKey, ...]  # how the columns of groups are stored and named
     single: bool  # whether groups are named by one value, not by several
     owner: OpenTable  # the source, which must stay open while the rows are used
+    _sizes: Sizes | None = attrs.field(default=None, init=False)  # as far as they were counted
 
-    def members(self, groups: Sequence[Hashable]) -> dict[Hashable, tuple[ir.Value, ...]]:
+    def within(self, groups: Sequence[Hashable]) -> "Opened":
+        """The rows of these groups alone."""
+        members = self._members(groups).values()
+        if len(self.keys) == 1:
+            listed = self.rows.member_0.isin([one for (one,) in members])
+        else:
+            listed = ibis.or_(*map(self._of, members))
+        rows = self.rows.filter(listed)
+        return attrs.evolve(self, rows=rows, counted=rows)
+
+    def column(self) -> Column:
+        """The column of all contributed values."""
+        column: Column = self._over(())
+        return column
+
+    def columns(self, groups: Sequence[Hashable]) -> dict[Hashable, Column]:
+        """One column for each group; all of them share what was computed once."""
+
+        def size(group: Hashable) -> int:
+            if self._sizes is None:
+                self._sizes = self._counted()
+            return self._sizes.get(self._stored(group), 0)
+
+        members = self._members(groups).items()
+        return {group: self._over(one, functools.partial(size, group)) for group, one in members}
+
+    def counts(self, *, at_least: int = 1) -> dict[Hashable, int]:
+        """The number of records of every group that has a name, in one query."""
+        self._sizes = self._counted(at_least)
+        return {self._named(stored): count for stored, count in self._sizes.items()}
+
+    def _members(self, groups: Sequence[Hashable]) -> dict[Hashable, tuple[ir.Value, ...]]:
         """Return each group as the engine stores it."""
         wanted = {group: self._stored(group) for group in groups}
         if len(set(wanted.values())) < len(wanted):
-            raise _validate.ArgumentError("groups", "one or more distinct values", got=groups)
+            raise ArgumentError("groups", "one or more distinct values", got=groups)
         return {
             group: tuple(stored_literal(member, self.rows) for member in members)
             for group, members in wanted.items()
@@ -243,25 +269,21 @@ class Opened:
     def _stored(self, group: Any) -> tuple[PublicValue, ...]:
         values = (group,) if self.single else group
         if not isinstance(values, tuple) or len(values) != len(self.keys):
-            raise _validate.ArgumentError(
+            raise ArgumentError(
                 "groups", f"with {len(self.keys)} values each, one for each column", got=group
             )
         return tuple(key.stored(each) for key, each in zip(self.keys, values, strict=True))
 
-    def within(self, members: Members) -> "Opened":
-        """The rows of these groups alone."""
-        if len(self.keys) == 1:
-            listed = self.rows.member_0.isin([one for (one,) in members.values()])
-        else:
-            listed = ibis.or_(*map(self._of, members.values()))
-        rows = self.rows.filter(listed)
-        return attrs.evolve(self, rows=rows, counted=rows)
+    def _named(self, stored: tuple[PublicValue, ...]) -> Hashable:
+        named = tuple(key.shown(each) for key, each in zip(self.keys, stored, strict=True))
+        return named[0] if self.single else named
 
     def _of(self, member: tuple[ir.Value, ...]) -> ir.BooleanValue:
         names = members_of(self.rows)
         return ibis.and_(*(self.rows[name] == one for name, one in zip(names, member, strict=True)))
 
-    def staged(self) -> StagedTable | None:
+    @functools.cached_property
+    def _staged(self) -> StagedTable | None:
         """The contributed values, computed once; None if every row is a value of its own."""
         if self.contribution.unit is None:
             return None
@@ -269,34 +291,12 @@ class Opened:
             rows = different(self.rows, self.contribution.kept)
         else:
             rows = reduced(self.rows, self.contribution, *self.scales)
-        return StagedTable(rows, own_connection=self.owner.own_connection, owner=self.owner)
+        return StagedTable(rows, self.owner)
 
-    def column(self) -> Column:
-        """The column of all contributed values."""
-        staged = self.staged()
-        column: Column = self._over(staged, ())
-        return column
-
-    def columns(self, members: Members) -> dict[Hashable, Column]:
-        """One column for each group; all of them share what was computed once."""
-        staged = self.staged()
-        sizes = functools.cache(lambda: self.sizes(staged))
-        return self.columns_of(staged, members, sizes)
-
-    def columns_of(
-        self, staged: StagedTable | None, members: Members, sizes: Callable[[], Sizes]
-    ) -> dict[Hashable, Column]:
-        """See `columns`; `staged` and `sizes` are what these methods returned."""
-
-        def size(group: Hashable) -> Callable[[], int]:
-            return lambda: sizes().get(self._stored(group), 0)
-
-        return {group: self._over(staged, member, size(group)) for group, member in members.items()}
-
-    def sizes(self, staged: StagedTable | None, *, at_least: int = 1) -> Sizes:
-        """The number of records of every group that has a name, by how it is stored; one query."""
-        rows = self.counted if staged is None else redact_errors(staged.kept)
-        if self.contribution.sets and staged is not None:  # a set may be of any size
+    def _counted(self, at_least: int = 1) -> Sizes:
+        """The number of records of every group that has a name, by how it is stored."""
+        rows = self.counted if self._staged is None else redact_errors(self._staged.kept)
+        if self.contribution.sets:  # a set may be of any size
             rows = at_most(rows, self.contribution.records)
         found = redact_errors(fetched, sizes_of_groups(rows, at_least=at_least))
         codec = redact_errors(encoding, rows)
@@ -310,22 +310,13 @@ class Opened:
                 sizes[self._stored(named[0] if self.single else named)] = int(count)
         return sizes
 
-    def named(self, stored: tuple[PublicValue, ...]) -> Hashable:
-        """The name of a group, by how it is stored."""
-        named = tuple(key.shown(each) for key, each in zip(self.keys, stored, strict=True))
-        return named[0] if self.single else named
-
-    def _over(
-        self,
-        staged: StagedTable | None,
-        member: tuple[ir.Value, ...],
-        size: Callable[[], int] | None = None,
-    ) -> Any:
-        share = Share(self.rows, member=member, memory=self.owner.memory)
-        if staged is not None:
-            share = Share(staged.rows, staged.kept, member, memory=self.owner.memory)
+    def _over(self, member: tuple[ir.Value, ...], size: Callable[[], int] | None = None) -> Any:
+        staged = self._staged
+        rows, kept = (self.rows, None) if staged is None else (staged.rows, staged.kept)
+        share = Share(rows, kept, member, memory=self.owner.memory)
         scale, *others = (self.contribution.scale(each or NUMBER) for each in self.scales)
         options: dict[str, Any] = {
+            "dtype": self.value_type,
             "scale": scale,
             "contribution": self.contribution,
             "share": share,
@@ -333,11 +324,8 @@ class Opened:
             "owner": self.owner,
         }
         if others:
-            return PairColumn(
-                share.of(share.whole), dtype=self.value_type, other=others[0], **options
-            )
-        kind = SetColumn if self.contribution.sets and staged is not None else TableColumn
-        return kind(share.of(share.whole), self.value_type, **options)
+            return PairColumn(share.of(rows), other=others[0], **options)
+        return (SetColumn if self.contribution.sets else TableColumn)(share.of(rows), **options)
 
 
 def open_rows(asked: ColumnSpec) -> Opened:
@@ -351,9 +339,7 @@ def open_rows(asked: ColumnSpec) -> Opened:
     value: ir.Value = ibis.literal(1.0, "float64")
     scales: tuple[Scale | None, ...] = (NUMBER,)
     if asked.column is None and asked.kind != "rows":
-        raise _validate.ArgumentError(
-            "column", f"one of {', '.join(sorted(rows.columns))}", shown="nothing"
-        )
+        raise ArgumentError("column", f"one of {', '.join(sorted(rows.columns))}", shown="nothing")
     if asked.column is not None:
         value, scale = _value(rows, asked, asked.column, opened)
         scales = (scale,)
@@ -361,14 +347,15 @@ def open_rows(asked: ColumnSpec) -> Opened:
     if asked.column is None and asked.unit is not None and rule is None:
         rule = "min"  # of ones
     contribution = checked(asked.unit, rule, by=asked.by, scale=scales[0])
-    once, sets = asked.column is None and rule == "min", asked.kind == "sets"
+    once = asked.column is None and rule == "min"
+    sets = asked.kind == "sets" and asked.unit is not None
     contribution = attrs.evolve(contribution, once=once, sets=sets, kept=asked.kept)
     chosen = {"value": exact(value, engine)}
     if asked.other is not None:
         other, scale = _value(rows, asked, asked.other, opened, "other")
         chosen["other"], scales = other, (*scales, scale)
         if contribution.records > 1:
-            raise _validate.ArgumentError(
+            raise ArgumentError(
                 "per_unit", "a rule such as mean, for two columns", got=asked.per_unit
             )
     if asked.unit is not None:
@@ -388,7 +375,7 @@ def open_rows(asked: ColumnSpec) -> Opened:
 
 def filtered(asked: ColumnSpec) -> tuple[OpenTable, ir.Table]:
     """Open the source, and return it with the rows that are asked for; reads none."""
-    with contextlib.suppress(_validate.ArgumentError):
+    with contextlib.suppress(ArgumentError):
         return _filtered(asked, columns_used([name for _, name in asked.names], asked.where))
     return _filtered(asked, None)  # so that the error can name every column, and has no context
 
@@ -401,10 +388,14 @@ def _filtered(asked: ColumnSpec, used: list[str] | None) -> tuple[OpenTable, ir.
         weakref.finalize(opened, opened.close)
     rows = opened.table
     for argument, given in asked.names:
-        if given not in rows.columns and (argument == "unit" or is_name(given)):
+        if given not in rows.columns and (argument == "unit" or expressions.is_name(given)):
             _validate.column(rows.columns, **{argument: given})
     if asked.where is not None:
-        where = parse_condition(asked.where) if isinstance(asked.where, str) else asked.where
+        where = (
+            expressions.parse_condition(asked.where)
+            if isinstance(asked.where, str)
+            else asked.where
+        )
         rows = rows.filter(of_one_row(where, rows))
     return opened, rows
 
@@ -416,10 +407,12 @@ def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> 
     """
     if where is not None and not isinstance(where, str):
         return None
-    found = [] if where is None else names_in(where)  # also of words alone: name is not null
+    found = (
+        [] if where is None else expressions.names_in(where)
+    )  # also of words alone: name is not null
     for text in names:
-        period = None if isinstance(text, Expression) else split_period(text)
-        found += [text] if is_name(text) else names_in(text)
+        period = None if isinstance(text, expressions.Expression) else row_groups.split_period(text)
+        found += [text] if expressions.is_name(text) else expressions.names_in(text)
         name, colon, _ = text.rpartition(":")  # of a period that does not exist, an error says so
         found += [period[0]] if period else [name] if colon else []
     return list(dict.fromkeys(found))
@@ -427,9 +420,11 @@ def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> 
 
 def named_value(rows: ir.Table, text: str, argument: str) -> Any:
     """The column of this name, or the value of the expression that the text is."""
-    if text in rows.columns and (not isinstance(text, Expression) or is_name(text)):
+    if text in rows.columns and (
+        not isinstance(text, expressions.Expression) or expressions.is_name(text)
+    ):
         return rows[text]
-    return total_value(parse_value(text, argument)(rows), rows, argument)
+    return total_value(expressions.parse_value(text, argument)(rows), rows, argument)
 
 
 def _one_zero(column: Any) -> Any:
@@ -441,54 +436,52 @@ def _one_zero(column: Any) -> Any:
 
 def _period(rows: ir.Table, text: str) -> tuple[str, str] | None:
     """The value and the period that a text names, as joined:month or as in SQL; None if none."""
-    if not isinstance(text, Expression):
+    if not isinstance(text, expressions.Expression):
         if text in rows.columns:
             return None
-        if (found := split_period(text)) is not None:
+        if (found := row_groups.split_period(text)) is not None:
             _validate.column(rows.columns, by=found[0])
             return found
         if "(" not in text:
             return None
-    return parsed(text, "by").period
+    return expressions.parsed(text, "by").period
 
 
-def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
+def group_key(rows: ir.Table, text: str, opened: OpenTable) -> row_groups.GroupKey:
     """Return how a column of groups is stored; dates as numbers, the infinite ones in no group."""
     period = _period(rows, text)
     if period is None:
         name, colon, unit = text.rpartition(":")
         if colon and text not in rows.columns and name in rows.columns:
-            _validate.one_of(UNITS, by=unit)
+            _validate.one_of(row_groups.UNITS, by=unit)
         column = named_value(rows, text, "by")
         dtype = column.type()
         if not isinstance(dtype, _GROUPING):
-            hint = f"Name a period of it: {text}:day, {text}:month or {text}:hour."
-            raise _validate.ArgumentError(
-                "by",
-                "a column of texts, numbers, dates or booleans",
-                shown=f"{text!r} of type {dtype}",
-                hint=hint if dtype.is_timestamp() else "Make one of these of it, in an ibis table.",
-            )
+            groupable = "a column of texts, numbers, dates or booleans"
+            if dtype.is_timestamp():
+                hint = f"Name a period of it: {text}:day, {text}:month or {text}:hour."
+                raise wrong_type("by", groupable, text, dtype, hint)
+            raise wrong_type("by", groupable, text, dtype)
         if dtype.is_date():
-            return GroupKey(number_of(column, DATE), dtype, DATE)
-        return GroupKey(_one_zero(column), dtype)
+            return row_groups.GroupKey(number_of(column, DATE), dtype, DATE)
+        return row_groups.GroupKey(_one_zero(column), dtype)
     name, unit = period
-    _validate.one_of(UNITS, by=unit)
+    _validate.one_of(row_groups.UNITS, by=unit)
     column = named_value(rows, name, "by")
     dtype = column.type()
-    wanted = scale_of_periods(unit, zoned=dtype.is_timestamp() and bool(dtype.timezone))
+    wanted = row_groups.scale_of_periods(unit, zoned=dtype.is_timestamp() and bool(dtype.timezone))
     if name in opened.text:
         numbers = number_of_text(column, wanted)
         unread = numbers.isnull() & column.notnull()
-        start = ibis.ifelse(unread, double(UNREAD), starts(numbers, wanted, unit))
-        return GroupKey(start, dt.date, wanted, unit, unread=True)
-    if not (dtype.is_timestamp() or (dtype.is_date() and wanted == DATE)):
-        raise _validate.ArgumentError(
-            "by", f"the {unit} of a column of times or dates", shown=f"{name!r} of type {dtype}"
+        start = ibis.ifelse(
+            unread, double(row_groups.UNREAD), row_groups.starts(numbers, wanted, unit)
         )
+        return row_groups.GroupKey(start, dt.date, wanted, unit, unread=True)
+    if not (dtype.is_timestamp() or (dtype.is_date() and wanted == DATE)):
+        raise wrong_type("by", f"the {unit} of a column of times or dates", name, dtype, "")
     scale = scale_of(dtype, backend_name(rows), name)
     numbers = number_of(column, scale)
-    return GroupKey(starts(numbers, scale, unit), dt.date, wanted, unit)
+    return row_groups.GroupKey(row_groups.starts(numbers, scale, unit), dt.date, wanted, unit)
 
 
 def identifying(column: ir.Column, name: str) -> ir.Column:
@@ -498,12 +491,8 @@ def identifying(column: ir.Column, name: str) -> ir.Column:
     deep inside, where the engine converts it as it reads: one record would stop the whole query.
     """
     if not isinstance(column.type(), IDENTIFYING):
-        raise _validate.ArgumentError(
-            "unit",
-            "a column of texts, numbers, dates or other plain values",
-            shown=f"{name!r} of type {column.type()}",
-            hint="Make one of these of it, in an ibis table.",
-        )
+        wanted = "a column of texts, numbers, dates or other plain values"
+        raise wrong_type("unit", wanted, name, column.type())
     return column
 
 
@@ -517,12 +506,7 @@ def _value(
         declared = declared.get(name)
     if asked.kind in ("categories", "sets"):
         if not isinstance(dtype, PLAIN):
-            raise _validate.ArgumentError(
-                "column",
-                "of text, numbers, dates or booleans",
-                shown=f"{name!r} of type {dtype}",
-                hint="Make one of these of it, in an ibis table.",
-            )
+            raise wrong_type("column", "of text, numbers, dates or booleans", name, dtype)
         return _one_zero(column), None
     if name in opened.text or (dtype.is_string() and opened.text and name not in rows.columns):
         form = None if declared is None else TextFormat.of(declared)
@@ -534,7 +518,7 @@ def _value(
     else:
         scale = scale_of(dtype, backend_name(rows), name)
         if declared is not None:
-            raise _validate.ArgumentError(
+            raise ArgumentError(
                 "read_as",
                 "only with a list or a text column",
                 got=declared,
@@ -542,12 +526,8 @@ def _value(
             )
         found = number_of(column, scale)
     if asked.kind == "truth" and not scale.truth:
-        raise _validate.ArgumentError(
-            argument,
-            "a condition, or a column of booleans",
-            shown=f"{name!r} of type {dtype}",
-            hint=f"Give a condition, such as '{name} > 0'.",
-        )
+        hint = f"Give a condition, such as '{name} > 0'."
+        raise wrong_type(argument, "a condition, or a column of booleans", name, dtype, hint)
     return found, scale
 
 
@@ -630,8 +610,8 @@ def open_groups(
         ValueError: also if the list of groups is missing, empty or repeats a group.
     """
     opened = open_rows(ColumnSpec(source, column, by=_keys(by), **options))
-    members = opened.members(public_groups(groups, by, opened.keys))
-    return opened.within(members).columns(members)
+    names = row_groups.public_groups(groups, by, opened.keys)
+    return opened.within(names).columns(names)
 
 
 def _keys(by: Any) -> str | tuple[str, ...]:
@@ -644,55 +624,10 @@ def _keys(by: Any) -> str | tuple[str, ...]:
     return found
 
 
-class PrivateGroups:
-    """The groups of a table. Nothing that it returns may be published without a mechanism.
-
-    Which groups occur in the data depends on single records. A mechanism reads all counts, releases
-    the names of the groups that pass its test, and only then opens the columns of these.
-
-    Guarantee: a record, or all rows of a unit together, are in one group, with at most
-    `contribution.records` values: adding or removing a unit changes one count, by at most that.
-    """
-
-    def __init__(self, opened: Opened) -> None:
-        """Wrap records that have a group, without reading any."""
-        self._opened = opened
-        self._staged = opened.staged()
-        self._sizes: Sizes | None = None
-
-    @property
-    def contribution(self) -> Contribution:
-        """What one unit contributes to its group."""
-        return self._opened.contribution
-
-    def whole(self) -> Column:
-        """The column of all groups together, for what its type makes public."""
-        return self._opened.column()
-
-    def counts(self, *, at_least: int = 1) -> dict[Hashable, int]:
-        """Return the number of records of every group, in one query."""
-        self._sizes = self._opened.sizes(self._staged, at_least=at_least)
-        return {self._opened.named(stored): count for stored, count in self._sizes.items()}
-
-    def columns(self, groups: Sequence[Hashable]) -> dict[Hashable, Column]:
-        """Return the column of each of the groups whose names were released."""
-        members = self._opened.members(groups)
-        return self._opened.columns_of(self._staged, members, self._known)
-
-    def _known(self) -> Sizes:
-        if self._sizes is None:  # the groups were chosen by the counts of other records
-            self._sizes = self._opened.sizes(self._staged)
-        return self._sizes
-
-
 def open_private_groups(
-    source: Any = None,
-    column: str | None = None,
-    *,
-    by: str | Sequence[str],
-    **options: Any,
-) -> PrivateGroups:
+    source: Any = None, column: str | None = None, *, by: str | Sequence[str], **options: Any
+) -> Opened:
     """Open all groups of a table, without reading a record; see `open_groups`."""
     if column is None:
         options["kind"] = "rows"
-    return PrivateGroups(open_rows(ColumnSpec(source, column, by=_keys(by), **options)))
+    return open_rows(ColumnSpec(source, column, by=_keys(by), **options))

@@ -376,7 +376,16 @@ def clipped_sums(
     squared: bool = False,
 ) -> ir.Table:
     """The sum of the values between two ends, on a lattice, and how many are below and inside."""
-    rows = _inside(rows, low, high, factor, tiny, middle)
+    step = _rounded(rows.value, factor, tiny)
+    if not (isinstance(middle, float) and middle == 0):
+        step = step - whole(middle)
+    # Those beyond an end are at its step: one condition for each row is faster than three.
+    steps = rows.select(
+        *keys_of(rows),
+        step=ibis.cases((rows.value.between(number(low), number(high)), step)),
+        below=rows.value < number(low),
+    )
+    rows = materialize(steps)
     parts = limbs_of(rows.step, farthest, limb_bits(rows, factors=2 if squared else 1))
     below = rows.count(where=rows.below)
     sums = {"records": rows.count(), "inside": rows.step.count(), "below": below}
@@ -392,24 +401,6 @@ def _squares_of(kind: str, parts: Sequence[ir.Value]) -> dict[str, ir.Value]:
     """The products of limbs of one number, each pair of different ones once."""
     pairs = itertools.combinations_with_replacement(enumerate(parts), 2)
     return {f"{kind}_{i}_{j}": (one * other).sum() for (i, one), (j, other) in pairs}
-
-
-def _inside(
-    rows: ir.Table, low: Given, high: Given, factor: Given, tiny: Given, middle: Given = 0.0
-) -> ir.Table:
-    """The steps of the values between two ends, NULL of others, and which values are below.
-
-    Those beyond an end are at its step: one condition for each row is faster than three.
-    """
-    step = _rounded(rows.value, factor, tiny)
-    if not (isinstance(middle, float) and middle == 0):
-        step = step - whole(middle)
-    steps = rows.select(
-        *keys_of(rows),
-        step=ibis.cases((rows.value.between(number(low), number(high)), step)),
-        below=rows.value < number(low),
-    )
-    return materialize(steps)
 
 
 def aggregated(rows: ir.Table, **sums: ir.Value) -> ir.Table:

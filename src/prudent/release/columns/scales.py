@@ -40,6 +40,12 @@ from prudent._validate import ArgumentError
 from prudent.release.lattice import FloatArray, Lattice
 
 ScaleKind = Literal["number", "integer", "decimal", "date", "timestamp", "duration"]
+_PARSERS: dict[str, Callable[[str], Any]] = {  # of public values; others are numbers
+    "decimal": Decimal,
+    "date": datetime.date.fromisoformat,
+    "timestamp": datetime.datetime.fromisoformat,
+    "duration": lambda seconds: datetime.timedelta(seconds=float(seconds)),
+}
 
 NUMBER_EXPONENT = -20
 """Spacing of the default lattice of floating-point numbers, as a power of two: it ends at 2**32."""
@@ -48,9 +54,14 @@ _DAY = datetime.timedelta(days=1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _EPOCH = datetime.date(1970, 1, 1)
 _MIDNIGHT = datetime.datetime(1970, 1, 1)
+# What Python's types can hold, in days or microseconds.
+_DATES = (datetime.date.min - _EPOCH).days, (datetime.date.max - _EPOCH).days
+_TIMES = tuple(
+    (end - _MIDNIGHT) // _MICROSECOND for end in (datetime.datetime.min, datetime.datetime.max)
+)
+_DURATIONS = tuple(end // _MICROSECOND for end in (datetime.timedelta.min, datetime.timedelta.max))
 _MOST_DIGITS = 38
 _DIGITS_OF_A_DOUBLE = 700  # of the longest integer that a finite double can be, with room
-
 
 OF_TEXT = "Of text, ask for a count, a mode, the most frequent values or how many there are."
 """What can be released of a column that has no numbers."""
@@ -102,19 +113,21 @@ class Scale:
         spacing = 1.0 if self.whole else math.ldexp(1.0, NUMBER_EXPONENT)
         return Lattice.for_unit(spacing, None if bounds is None else self.pair(bounds))
 
-    def number(self, value: Any) -> float:
+    def number(self, value: Any, argument: str = "value") -> float:
         """Convert a public value, such as a bound, to a number; a string is parsed."""
         try:
             released = self.truth and isinstance(value, float)  # a boolean with noise
-            found = float(value) if released else self.record(self._parsed(value))
+            parse = _PARSERS.get(self.kind, float)
+            plain = parse(value) if isinstance(value, str) else value
+            found = float(value) if released else self.record(plain)
         except (ArithmeticError, ValueError):
             found = math.nan
         if math.isnan(found):
             name = "an integer" if self.kind == "integer" else f"a {self.kind}"
-            raise ArgumentError("value", "0 or 1" if self.truth else name, got=value)
+            raise ArgumentError(argument, "0 or 1" if self.truth else name, got=value)
         return found
 
-    def length(self, value: Any) -> float:
+    def length(self, value: Any, argument: str = "value") -> float:
         """Convert a public difference, such as a proposal, to a number of units."""
         if self.kind in ("date", "timestamp", "duration"):
             unit = _DAY if self.kind == "date" else _MICROSECOND
@@ -124,16 +137,12 @@ class Scale:
         else:
             found = _plain(value) if self.truth else self.record(value)
         if math.isnan(found):
-            raise ArgumentError("value", "a number or a timedelta", got=value)
+            raise ArgumentError(argument, "a number or a timedelta", got=value)
         return found
-
-    def given(self, name: str, value: Any) -> float:
-        """See `number`; an error carries the name of the argument."""
-        return _converted(name, self.number, value)
 
     def given_length(self, name: str, value: Any) -> Any:
         """See `length`, for an argument that is checked where it is used if it is a number."""
-        return value if self.plain else _converted(name, self.length, value)
+        return value if self.plain else self.length(value, name)
 
     def given_bounds(self, bounds: Any) -> tuple[float, float] | None:
         """Public bounds as numbers; those of numbers are checked where they are used."""
@@ -145,7 +154,7 @@ class Scale:
             low, high = bounds
         except Exception:  # whatever an object raises that is no pair
             raise ArgumentError("bounds", "a pair (low, high)", got=bounds) from None
-        return self.given("bounds", low), self.given("bounds", high)
+        return self.number(low, "bounds"), self.number(high, "bounds")
 
     def value(self, number: float) -> Any:
         """Convert a released number to a value of the column's type; whole units if it has any."""
@@ -156,16 +165,8 @@ class Scale:
         if self.kind == "duration":
             return _duration(number)
         if self.kind == "date":
-            days = _clipped(
-                number, (datetime.date.min - _EPOCH).days, (datetime.date.max - _EPOCH).days
-            )
-            return _EPOCH + datetime.timedelta(days=days)
-        microseconds = _clipped(
-            number,
-            (datetime.datetime.min - _MIDNIGHT) // _MICROSECOND,
-            (datetime.datetime.max - _MIDNIGHT) // _MICROSECOND,
-        )
-        moment = _MIDNIGHT + datetime.timedelta(microseconds=microseconds)
+            return _EPOCH + datetime.timedelta(days=_clipped(number, *_DATES))
+        moment = _MIDNIGHT + datetime.timedelta(microseconds=_clipped(number, *_TIMES))
         return moment.replace(tzinfo=datetime.UTC) if self.zoned else moment
 
     def difference(self, number: float) -> Any:
@@ -212,24 +213,10 @@ class Scale:
     def _moment(self, value: Any) -> float:
         if not isinstance(value, datetime.date):
             return math.nan
-        if not isinstance(value, datetime.datetime):
-            days = (value - _EPOCH).days
-            return float(days if self.kind == "date" else days * (_DAY // _MICROSECOND))
-        if value.tzinfo is not None:
+        if isinstance(value, datetime.datetime) and value.tzinfo is not None:
             value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-        since = value - _MIDNIGHT
+        since = value - (_MIDNIGHT if isinstance(value, datetime.datetime) else _EPOCH)
         return float(since.days if self.kind == "date" else since // _MICROSECOND)
-
-    def _parsed(self, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if self.kind == "date":
-            return datetime.date.fromisoformat(value)
-        if self.kind == "timestamp":
-            return datetime.datetime.fromisoformat(value)
-        if self.kind == "duration":
-            return datetime.timedelta(seconds=float(value))
-        return Decimal(value) if self.kind == "decimal" else float(value)
 
     def _decimal(self, number: float) -> Decimal:
         if not math.isfinite(number):
@@ -244,23 +231,13 @@ TRUTH = Scale("integer", truth=True)
 DATE = Scale("date")
 
 
-def _converted(name: str, convert: Callable[[Any], float], value: Any) -> float:
-    try:
-        return convert(value)
-    except ArgumentError as error:
-        raise ArgumentError(name, error.allowed, got=value) from None
-
-
 def _plain(value: Any) -> float:
     plain = isinstance(value, numbers.Real | Decimal) and not isinstance(value, bool)
     return float(value) if plain else math.nan
 
 
 def _duration(number: float) -> datetime.timedelta:
-    least, largest = (
-        end // _MICROSECOND for end in (datetime.timedelta.min, datetime.timedelta.max)
-    )
-    return datetime.timedelta(microseconds=_clipped(number, least, largest))
+    return datetime.timedelta(microseconds=_clipped(number, *_DURATIONS))
 
 
 def _clipped(number: float, low: int, high: int) -> int:
@@ -452,12 +429,11 @@ def text_of(stored: bytes | str, encoding: str = "utf-8") -> str:
         return bytes(stored).decode("utf-8", errors="backslashreplace")
 
 
-_COARSE = {"W": 7, "D": 1}  # in days
-_FINE = {"h": 3_600 * 10**6, "m": 60 * 10**6, "s": 10**6, "ms": 10**3, "us": 1}  # in microseconds
-_FINER = {"ns": 10**3, "ps": 10**6, "fs": 10**9, "as": 10**12}  # in a microsecond
-_CALENDAR = ("Y", "M")
-_FARTHEST = 10**9  # years or months that numpy converts to days without overflow
 _WHOLE_DAY = 86_400 * 10**6  # microseconds
+_MICROSECONDS_OF = {"h": 3_600 * 10**6, "m": 60 * 10**6, "s": 10**6, "ms": 10**3, "us": 1}
+_DAYS_OF = {"Y": 360, "M": 30, "W": 7, "D": 1}
+_FINER = {"ns": 10**3, "ps": 10**6, "fs": 10**9, "as": 10**12}  # in a microsecond
+_FARTHEST = 10**9  # years or months that numpy converts to days without overflow
 
 
 def real(values: Any) -> Any:
@@ -479,8 +455,7 @@ def scale_of_array(dtype: np.dtype[Any]) -> Scale:
     if dtype.kind == "m":
         return Scale("duration")
     if dtype.kind == "M":
-        unit = np.datetime_data(dtype)[0]
-        return Scale("date" if unit in _COARSE or unit in _CALENDAR else "timestamp")
+        return DATE if np.datetime_data(dtype)[0] in _DAYS_OF else Scale("timestamp")
     return NUMBER
 
 
@@ -496,23 +471,18 @@ def numbers_of_times(times: npt.NDArray[Any]) -> FloatArray:
     times = times[~np.isnat(times)]
     unit, multiple = np.datetime_data(times.dtype)
     stored = times.view(np.int64) if times.dtype.isnative else times.astype("=i8")
+    duration = times.dtype.kind == "m"
     if unit in _FINER and multiple == 1:
         whole, rest = np.divmod(stored, _FINER[unit])
-        if times.dtype.kind == "m":
+        if duration:
             whole = whole + ((rest != 0) & (stored < 0))
         return whole.astype(np.float64)
     if unit in _FINER:
         return np.floor(stored.astype(np.float64) * (multiple / _FINER[unit]))
-    if unit in _FINE:
-        return stored.astype(np.float64) * float(_FINE[unit] * multiple)
-    if unit in _CALENDAR:
-        if times.dtype.kind == "m":
-            return stored.astype(np.float64) * float(
-                multiple * _WHOLE_DAY * (360 if unit == "Y" else 30)
-            )
+    if unit in ("Y", "M") and not duration:
         reach = _FARTHEST // multiple
         near = np.clip(stored, -reach, reach).view(times.dtype)
-        days_since: npt.NDArray[np.int64] = near.astype("M8[D]").view(np.int64)
-        return days_since.astype(np.float64)
-    days = _COARSE.get(unit, 1) * multiple
-    return stored.astype(np.float64) * float(days * (_WHOLE_DAY if times.dtype.kind == "m" else 1))
+        days: npt.NDArray[np.int64] = near.astype("M8[D]").view(np.int64)
+        return days.astype(np.float64)
+    length = _MICROSECONDS_OF.get(unit) or _DAYS_OF.get(unit, 1) * (_WHOLE_DAY if duration else 1)
+    return stored.astype(np.float64) * float(length * multiple)

@@ -113,12 +113,13 @@ def open_table(
         raise SourceError(f"Expected either data or connect (an address with table), got {given}.")
     if connect is not None:
         return _known(_from_address(connect, table, backend), "connect")
+    path = str(source) if isinstance(source, str | Path) else ""
+    if table is not None and Path(path).suffix.lower() not in _DATABASE:
+        raise SourceArgumentError("table", "only with connect or a .duckdb file")
     if isinstance(source, TextFile):
         return _from_text(source, backend)
     if isinstance(source, str | Path):
-        return _from_path(str(source), table, columns, backend)
-    if table is not None:
-        raise SourceArgumentError("table", "only with connect or a .duckdb file")
+        return _from_path(path, table, columns, backend)
     if isinstance(source, ir.Table):
         return _known(OpenTable(source, own_connection=False), "data")
     if type(source).__module__.startswith("pyspark."):
@@ -175,16 +176,13 @@ def _from_path(
     path: str, table: str | None, columns: Sequence[str] | None, backend: Any = None
 ) -> OpenTable:
     suffix = Path(path).suffix.lower()
-    known = suffix in _TEXT or suffix in _PARQUET or suffix in _DATABASE
-    if not known:
+    if suffix not in {*_TEXT, *_PARQUET, *_DATABASE}:
         hint = f"Give a pattern, such as {path}/*.parquet." if Path(path).is_dir() else ""
         raise SourceArgumentError("data", _KINDS, got=path, hint=hint)
     files = _files(path)
     if suffix in _DATABASE:
         backend = _quietly(lambda: _opened(files[0]), f"open {path!r}")
         return _table_of(backend, table, path)
-    if table is not None:
-        raise SourceArgumentError("table", "only with connect or a .duckdb file")
     if suffix in _TEXT:
         return _from_text(TextFile(path), backend)
     backend = _embedded(backend)
@@ -252,7 +250,7 @@ def _opened(file: str) -> Any:
 
 def _embedded(backend: Any) -> Any:
     """The embedded DuckDB to use: that of another table, if it has one."""
-    shared = backend is not None and backend.name == "duckdb"
+    shared = getattr(backend, "name", "") == "duckdb"
     return backend if shared else _quietly(embedded, "start DuckDB")
 
 
@@ -264,12 +262,12 @@ def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) 
     if hasattr(frame, "to_native"):  # of narwhals
         return _from_frame(frame.to_native(), columns, backend)
     bases = {each.__module__.partition(".")[0] for each in type(frame).__mro__}
-    untyped: list[Any] = []
+    texts: frozenset[str] = frozenset()
     if "pandas" in bases and hasattr(frame, "columns"):  # also a class that is made of it
-        kept = _kept(list(frame.columns), columns)
+        parts = {str(name): frame[name] for name in _kept(list(frame.columns), columns)}
         # pandas infers all types from all records but Arrow's and the nullable ones.
-        dtypes = {name: type(frame[name].dtype).__name__ for name in kept}
-        untyped = [name for name, dtype in dtypes.items() if not _DECLARED.fullmatch(dtype)]
+        dtypes = {name: type(part.dtype).__name__ for name, part in parts.items()}
+        texts = frozenset(name for name in dtypes if not _DECLARED.fullmatch(dtypes[name]))
     elif "pandas" in bases or not (
         (hasattr(frame, "__arrow_c_stream__") or type(frame).__name__ in _HANDED_OVER)
         and (type(frame).__weakrefoffset__ or not _is_stream(frame))
@@ -284,8 +282,6 @@ def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) 
     def table() -> Any:
         if "pandas" not in bases:
             return pa.table(_selected(frame, columns))
-        parts = {str(name): frame[name] for name in kept}
-        texts = set(map(str, untyped))
         return pa.table(
             {
                 name: scales.cells(part) if name in texts else pa.Array.from_pandas(part)
@@ -295,7 +291,7 @@ def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) 
 
     backend = _embedded(backend)
     opened = redact_errors(lambda: arrow_tables.registered(backend, table()))
-    return OpenTable(opened, backend.disconnect, frozenset(map(str, untyped)))
+    return OpenTable(opened, backend.disconnect, texts)
 
 
 def _selected(frame: Any, columns: Sequence[str] | None) -> Any:
@@ -393,8 +389,7 @@ def _table_of(backend: Any, table: str | None, where: str) -> OpenTable:
         )
     try:
         opened = _quietly(
-            lambda: backend.table(name, database=schema or None),
-            f"find table {table!r} in {where}",
+            lambda: backend.table(name, database=schema or None), f"find table {table!r} in {where}"
         )
     except SourceError as error:
         there = _tables(backend, schema)
@@ -445,7 +440,21 @@ def joined(backend: Any, files: Sequence[str], delimiter: str, encoding: str = "
                 f"{by_header[header][0]!r} than of {by_header[first][0]!r}."
             )
     parts = [
-        _read(backend, some, header, delimiter, encoding) for header, some in by_header.items()
+        backend.read_csv(
+            list(map(escaped, some)),
+            header=True,
+            all_varchar=True,
+            auto_detect=False,
+            columns=dict.fromkeys(header, "VARCHAR"),
+            delim=delimiter,
+            encoding=encoding,
+            quote='"',
+            escape='"',
+            ignore_errors=True,
+            strict_mode=False,
+            parallel=False,
+        )
+        for header, some in by_header.items()
     ]
     whole = parts[0]
     for part in parts[1:]:
@@ -453,34 +462,12 @@ def joined(backend: Any, files: Sequence[str], delimiter: str, encoding: str = "
     return whole
 
 
-def _read(
-    backend: Any, files: list[str], header: tuple[str, ...], delimiter: str, encoding: str
-) -> ir.Table:
-    return backend.read_csv(
-        list(map(escaped, files)),
-        header=True,
-        all_varchar=True,
-        auto_detect=False,
-        columns=dict.fromkeys(header, "VARCHAR"),
-        delim=delimiter,
-        encoding=encoding,
-        quote='"',
-        escape='"',
-        ignore_errors=True,
-        strict_mode=False,
-        parallel=False,
-    )
-
-
 def escaped(file: str) -> str:
     """Escape a file name so that DuckDB does not read it as a pattern."""
     pattern = glob.escape(file)
     if pattern != file and "\\" in pattern:
         raise SourceArgumentError(
-            "data",
-            "without a backslash beside *, ? or [ in its name",
-            got=file,
-            hint="Rename it.",
+            "data", "without a backslash beside *, ? or [ in its name", got=file, hint="Rename it."
         )
     return pattern
 
@@ -501,8 +488,8 @@ def _header(path: str, delimiter: str, encoding: str) -> tuple[str, ...]:
             "or name its own: TextFile(path, encoding='latin-1'), --encoding latin-1."
         )
     if not names or len(set(names)) < len(names):
-        twice = next((repr(name) for name in names if names.count(name) > 1), "")
-        hint = f" {twice} is there more than once: rename one of them." if twice else ""
+        twice = next((name for name in names if names.count(name) > 1), None)
+        hint = "" if twice is None else f" {twice!r} is there more than once: rename one of them."
         raise SourceError(f"Expected a first line of distinct column names in {path!r}.{hint}")
     if len(names) == 1 and '"' not in line and (other := re.search(r"[;,\t|]", names[0])):
         raise SourceError(

@@ -1,10 +1,10 @@
 """A column inside a query engine: the queries it runs, and how it finds a window of ranks.
 
 The engine is asked for counts, sums and the few values near a rank. A window of ranks is found by
-narrowing. The engine draws and sorts a random sample, whose quantiles suggest a bracket of values
-around the ranks. A count over all rows gives the ranks that the bracket holds, and then the engine
-groups the rows inside by value. The sample affects only the amount of work: the answer is exact
-whatever sample is drawn. The sample is drawn once per column, and the last windows are cached:
+narrowing. The quantiles of a random sample suggest a bracket of values around the ranks. A count
+over all rows gives the ranks that the bracket holds, and then the engine groups the rows inside by
+value: the answer is exact whatever sample is drawn. The sample is drawn once per column, and the
+last windows are cached:
 
 | statistic of many records (`FEW`, `FEW_READ`) | queries, each a pass over the column |
 | --- | --- |
@@ -30,7 +30,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import ibis
@@ -57,14 +57,7 @@ from prudent.release.columns.dialects import (
     limb_bits,
     typed,
 )
-from prudent.release.columns.queries import (
-    ColumnQuery,
-    Question,
-    Reader,
-    Share,
-    answer,
-    keys_of,
-)
+from prudent.release.columns.queries import ColumnQuery, Question, Reader, Share, answer, keys_of
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.lattice import (
     PLACES,
@@ -95,45 +88,41 @@ _AT_ONCE = 200  # counts per query
 _MOST_POINTS = 2**16  # of a lattice whose points are counted here, each in a place of its own
 
 
+_Windows: TypeAlias = deque[tuple[tuple[int, int], int, FloatArray]]
+
+
+@attrs.define(eq=False, slots=False, repr=False)
 class TableColumn:
     """A column of an ibis table, one row per value; see `Column`."""
 
-    def __init__(
-        self,
-        rows: ir.Table,
-        dtype: dt.DataType | None = None,
-        *,
-        scale: Scale = NUMBER,
-        contribution: Contribution | None = None,
-        share: Share | None = None,
-        size: Callable[[], int] | None = None,
-        owner: object = None,
-    ) -> None:
-        """Wrap a table whose column `value` has a value in every row."""
-        self.rows = rows
-        self.dtype = rows.value.type() if dtype is None else dtype
-        self.scale = scale
-        self.contribution = Contribution() if contribution is None else contribution
-        self.share = Share(rows) if share is None else share
-        self._size = size
-        self._owner = owner
-        self._count: int | None = None
-        self._quantiles: FloatArray | None = None  # of the sample
-        # Two, because a trimmed mean reads the ends of both its windows again.
-        self._windows: deque[tuple[tuple[int, int], int, FloatArray]] = deque(maxlen=2)
-        self._below: dict[float, int] = {}
-        self._last_clipped: tuple[Any, bool, tuple[int, int, int]] | None = None
+    rows: ir.Table  # its column `value` has a value in every row
+    dtype: dt.DataType = attrs.Factory(lambda self: self.rows.value.type(), takes_self=True)
+    scale: Scale = attrs.field(default=NUMBER, kw_only=True)
+    contribution: Contribution = attrs.field(factory=Contribution, kw_only=True)
+    share: Share = attrs.field(
+        default=attrs.Factory(lambda self: Share(self.rows), takes_self=True), kw_only=True
+    )
+    _size: Callable[[], int] | None = attrs.field(default=None, kw_only=True)
+    _owner: object = attrs.field(default=None, kw_only=True)  # stays open
+    _count: int | None = attrs.field(default=None, init=False)
+    _quantiles: FloatArray | None = attrs.field(default=None, init=False)  # of the sample
+    # Two, because a trimmed mean reads the ends of both its windows again.
+    _windows: _Windows = attrs.field(factory=lambda: deque(maxlen=2), init=False)
+    _below: dict[float, int] = attrs.field(factory=dict, init=False)
+    _last_clipped: tuple[Any, bool, tuple[int, int, int]] | None = attrs.field(
+        default=None, init=False
+    )
 
     def count(self) -> int:
         """See `Column`."""
         # No `cached_property` around a question: before Python 3.12 it holds a lock of all columns.
         if self._count is None:
-            held, own = self.share.memory.holds(self.share), self._size
-            if own is None or held:
+            held = self.share.memory.holds(self.share)
+            if self._size is not None and not held:
+                self._count = self._size()
+            else:
                 rows = Reader(lambda values, *_: len(values)) if held else None
                 self._count = self._ask(queries.how_many, lambda row: only(row)["records"], rows)
-            else:
-                self._count = own()
         return self._count
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
@@ -281,7 +270,9 @@ class TableColumn:
     def most_frequent(self) -> Any:
         """See `Column`."""
         found = self._ask(queries.largest_group, dict)["value"]
-        return redact_errors(self._image, found[0]) if found else None
+        if not found:
+            return None
+        return redact_errors(lambda: image(found[0], self.dtype, encoding(self.rows)))
 
     def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
         """See `Column`."""
@@ -312,9 +303,6 @@ class TableColumn:
         ):
             raise ArgumentError("categories", f"of type {self.dtype}, each once", got=categories)
         return found
-
-    def _image(self, found: Any) -> Any:
-        return image(found, self.dtype, encoding(self.rows))
 
     def _ask(
         self,
@@ -353,8 +341,7 @@ class TableColumn:
 
     def _window(self, low: float, high: float, first: int, last: int) -> FloatArray:
         """The values of ranks first..last among those in [low, high], as far as they exist."""
-        given: dict[str, Any] = {"first": float(first), "last": float(last)}
-        given |= {"low": float(low), "high": float(high)}
+        given = {"first": float(first), "last": float(last), "low": low, "high": high}
 
         def decode(values: dict[str, list[Any]]) -> FloatArray:
             found = _arrays(values, by="upto")  # in the query Spark would compute it twice
@@ -418,14 +405,9 @@ class PairColumn(TableColumn):
     def __init__(self, rows: ir.Table, *, other: Scale, **options: Any) -> None:
         """Wrap a table with the columns `value` and `other`; `other` is the scale of the latter."""
         super().__init__(rows, **options)
+        own: dict[str, Any] = {"contribution": self.contribution, "owner": self._owner}
         share = attrs.evolve(self.share, second=True)
-        self.second = TableColumn(
-            rows.select(value=rows.other),
-            scale=other,
-            contribution=self.contribution,
-            share=share,
-            owner=options.get("owner"),
-        )
+        self.second = TableColumn(rows.select(value=rows.other), scale=other, share=share, **own)
 
     def sums(self, first: Lattice, second: Lattice) -> ProductSums:
         """The exact sums of the pairs, clipped to the ends of two lattices and rounded to them."""

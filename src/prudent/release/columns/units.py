@@ -16,7 +16,7 @@ import math
 import operator
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ibis
@@ -74,28 +74,28 @@ def _reduced(rows: ir.Table, contribution: Contribution, scale: Scale | None) ->
     keys = ["unit", *members_of(rows)]
     how = contribution.per_unit
     if isinstance(how, int):
-        found = evenly_spaced(rows, keys, how)
-    elif how == "median":  # of rank ceil(n/2): of place (n - 1) / 2, rounded down, from 0 on
-        placed = _placed(rows, keys)
-        found = placed.filter((placed.place * 2).isin([placed.rows - 1, placed.rows - 2]))
-    elif how in ("min", "max") and scale is None:  # not every engine has a least string of bytes
-        placed = _placed(rows, keys)
-        found = placed.filter(placed.place == (placed.rows - 1 if how == "max" else 0))
-    elif how in ("min", "max"):
+        return evenly_spaced(rows, keys, how)
+    placed = _placed(rows, keys)
+    if how == "median":  # of rank ceil(n/2): of place (n - 1) / 2, rounded down, from 0 on
+        return placed.filter((placed.place * 2).isin([placed.rows - 1, placed.rows - 2]))
+    if how in ("min", "max") and scale is None:  # not every engine has a least string of bytes
+        return placed.filter(placed.place == (placed.rows - 1 if how == "max" else 0))
+    if how in ("min", "max"):
         end = rows.value.max() if how == "max" else rows.value.min()
-        found = rows.group_by(keys).aggregate(rows=rows.count(), value=end)
-    elif how == "count":
+        return rows.group_by(keys).aggregate(rows=rows.count(), value=end)
+    if how == "count":
         found = rows.group_by(keys).aggregate(rows=lambda t: t.count())
-        found = found.mutate(value=found.rows.cast("float64"))
-    else:
-        whole = scale is not None and scale.whole
-        sums = _exact_sums(rows, keys, whole=whole)
-        value = _mean(sums) if how == "mean" else _sum(sums)
-        if whole and scale is not None and scale.kind != "integer":
-            value = ibis.ifelse(sums.low == sums.high, value, rounded(value))
-        found = sums.mutate(value=value)
-        found = found.filter(found.value.notnull())
-    return found
+        return found.mutate(value=found.rows.cast("float64"))
+    whole = scale is not None and scale.whole
+    sums = _exact_sums(rows, keys, whole=whole)
+    value, alone = sums.total, sums.rows == 1
+    if how == "mean":
+        value, alone = value / sums.rows.cast("float64"), sums.low == sums.high
+    value = ibis.ifelse(alone, sums.low, _with_infinities(sums, value * sums.quantum))
+    if whole and scale is not None and scale.kind != "integer":
+        value = ibis.ifelse(sums.low == sums.high, value, rounded(value))
+    found = sums.mutate(value=value)
+    return found.filter(found.value.notnull())
 
 
 def _in_its_groups(found: ir.Table, kept: KeptGroups | None) -> ir.Table:
@@ -151,7 +151,9 @@ def _exact_sums(rows: ir.Table, keys: Sequence[str], *, whole: bool) -> ir.Table
     """
     quantum, farthest, limbs = (1.0, 2.0**52, 2) if whole else (2.0**-40, 2.0**64, 4)
     tiny = rows.value.abs() < double(quantum / 4)  # a quotient might underflow: an error
-    rest = ibis.ifelse(tiny, double(0.0), _clipped(rows.value, farthest)) * double(1 / quantum)
+    high, low = double(farthest), double(-farthest)
+    beyond = (tiny, double(0.0)), (rows.value > high, high), (rows.value < low, low)
+    rest = ibis.cases(*beyond, else_=rows.value) * double(1 / quantum)
     split = {}
     for place in range(limbs - 1, 0, -1):
         size = double(_LIMB**place)
@@ -170,16 +172,6 @@ def _exact_sums(rows: ir.Table, keys: Sequence[str], *, whole: bool) -> ir.Table
     return sums.mutate(total=total, quantum=double(quantum))
 
 
-def _mean(sums: ir.Table) -> ir.Value:
-    mean = sums.total / sums.rows.cast("float64") * sums.quantum
-    return ibis.ifelse(sums.low == sums.high, sums.low, _with_infinities(sums, mean))
-
-
-def _sum(sums: ir.Table) -> ir.Value:
-    total = sums.total * sums.quantum
-    return ibis.ifelse(sums.rows == 1, sums.low, _with_infinities(sums, total))
-
-
 def _with_infinities(sums: ir.Table, finite: ir.Value) -> ir.Value:
     """An infinite value makes a sum infinite; with both infinities there is no value."""
     high, low = sums.high == double(math.inf), sums.low == double(-math.inf)
@@ -188,12 +180,6 @@ def _with_infinities(sums: ir.Table, finite: ir.Value) -> ir.Value:
         (high, double(math.inf)),
         (low, double(-math.inf)),
         else_=finite,
-    )
-
-
-def _clipped(number: ir.Value, size: float) -> ir.Value:
-    return ibis.cases(
-        (number > double(size), double(size)), (number < double(-size), double(-size)), else_=number
     )
 
 
@@ -206,29 +192,27 @@ class StagedTable:
     on the engine and on permissions, never on the data, and neither reads a record before.
     """
 
-    def __init__(self, rows: ir.Table, *, own_connection: bool, owner: object = None) -> None:
+    def __init__(self, rows: ir.Table, owner: Any) -> None:
         """Prepare the table; the transaction of a connection of the caller's is left alone."""
         self.rows = rows  # as an expression of its source
         self._owner = owner  # stays open
+        self._kept: ir.Table | None = None
+        self._fill: Callable[[ir.Table, Any, str], ir.Table] = lambda rows, *_: rows
+        self._name = name = f"prudent_{uuid.uuid4().hex}"
         engine, backend = backend_name(rows), rows.get_backend()
-        name = f"prudent_{uuid.uuid4().hex}"
-        fill: Any = None
         if engine == "duckdb" and not rows.op().find(ibis.expr.operations.InMemoryTable):
-            fill = functools.partial(_in_duckdb, rows, backend, name)
+            self._fill = _in_duckdb
             weakref.finalize(self, _drop_in_duckdb, backend, name)
         elif engine == "pyspark":
-            fill = functools.partial(_in_spark, rows, backend, name)
+            self._fill = _in_spark
             weakref.finalize(self, _drop_in_spark, backend._session, name)
-        elif engine == "postgres" and own_connection and _created(rows, backend.con, name):
-            # The table ends with the connection.
-            fill = functools.partial(_in_postgres, rows, backend, name)
-        self._fill = fill
-        self._kept: ir.Table | None = None
+        elif engine == "postgres" and owner.own_connection and _created(rows, backend.con, name):
+            self._fill = _in_postgres  # the table ends with the connection
 
     def kept(self) -> ir.Table:
         """The table as the engine keeps it; computed by the first call."""
         if self._kept is None:
-            self._kept = self.rows if self._fill is None else self._fill()
+            self._kept = self._fill(self.rows, self.rows.get_backend(), self._name)
         return self._kept
 
 

@@ -47,7 +47,7 @@ def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> P
 
         records = open_records(part.request, part.statistic.kind(part.request))
         private = part.request.private_groups
-        columns = [records.whole()] if private else list(records.values())[:_GROUPS]
+        columns = [records.column()] if private else list(records.values())[:_GROUPS]
         column = columns[0]
         if part.request.by is not None and isinstance(column, TableColumn):
             sizes = sizes_of_groups(column.share.whole, at_least=1)

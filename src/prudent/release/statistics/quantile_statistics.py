@@ -408,8 +408,8 @@ class QuantileRobustness(Statistic):
 
     def _ends(self, scale: Scale) -> tuple[float, float]:
         return (
-            -math.inf if self.low is None else scale.given("low", self.low),
-            math.inf if self.high is None else scale.given("high", self.high),
+            -math.inf if self.low is None else scale.number(self.low, "low"),
+            math.inf if self.high is None else scale.number(self.high, "high"),
         )
 
 

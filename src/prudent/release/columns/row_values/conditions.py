@@ -253,18 +253,18 @@ def _cast(node: Any, engine: str) -> ir.Value:
     if dtype.is_numeric() and target.is_floating():
         return as_double(value)
     if dtype.is_integer() and target.is_int64():
-        # Guarded, because DuckDB computes what a value names twice outside of its TRY.
-        near = value <= ibis.literal(2**63 - 1, dtype) if dtype.is_uint64() else None
-        return (value if near is None else ibis.ifelse(near, value, ibis.null(dtype))).cast(target)
+        if dtype.is_uint64():  # DuckDB computes what a value names twice outside of its TRY
+            near = value <= ibis.literal(2**63 - 1, dtype)
+            value = ibis.ifelse(near, value, ibis.null(dtype))
+        return value.cast(target)
     if dtype.is_numeric() and target.is_integer():
         return _integer(value, target, engine)
     if dtype.is_temporal() and target.is_date():
         return _calendar(node.arg, engine)
     if dtype.is_date() and target.is_timestamp():
-        duckdb = engine == "duckdb"
-        return (
-            _midnight(_days(value, engine)) if duckdb else _calendar(node.arg, engine).cast(target)
-        )
+        if engine == "duckdb":
+            return _midnight(_days(value, engine))
+        return _calendar(node.arg, engine).cast(target)
     if dtype.is_timestamp() and target.is_timestamp() and dtype.timezone == target.timezone:
         return value
     # Of other pairs of types DuckDB has no cast, which it says when it meets the first value.
@@ -291,12 +291,10 @@ def _read(text: ir.Value, target: dt.DataType, engine: str) -> ir.Value:
         return text.try_cast(target)
     if target.is_numeric():
         return ibis.ifelse(text.re_search(_NUMBER), text, ibis.null("string")).cast("float64")
-    if target.is_date():
-        is_date = text.re_search(f"^{_DATE}{_TIME}$")
-        return ibis.ifelse(is_date, text.substr(0, 10), ibis.null("string")).cast("date")
-    if target.is_timestamp():
+    if target.is_date() or target.is_timestamp():
+        written = text.substr(0, 10) if target.is_date() else text
         is_time = text.re_search(f"^{_DATE}{_TIME}$")
-        return ibis.ifelse(is_time, text, ibis.null("string")).cast(target)
+        return ibis.ifelse(is_time, written, ibis.null("string")).cast(target)
     raise UnlistedError(f"a cast of a text to {target}")
 
 
@@ -359,42 +357,16 @@ def finished(value: ir.Value, dtype: dt.DataType) -> ir.Value:
 Predicate = Callable[[ir.Table], ir.BooleanValue]
 
 _COMPARISONS = (
-    ops.Between,
-    ops.Equals,
-    ops.Greater,
-    ops.GreaterEqual,
-    ops.IdenticalTo,
-    ops.InValues,
-    ops.Less,
-    ops.LessEqual,
-    ops.NotEquals,
+    *(ops.Between, ops.Equals, ops.Greater, ops.GreaterEqual, ops.IdenticalTo, ops.InValues),
+    *(ops.Less, ops.LessEqual, ops.NotEquals),
 )
 _BOUND = (*_COMPARISONS, ops.IsNull, ops.NotNull)
 _TOTAL = (
-    *_COMPARISONS,
-    ops.Alias,
-    ops.And,
-    ops.EndsWith,
-    ops.IsInf,
-    ops.IsNan,
-    ops.IsNull,
-    ops.LStrip,
-    ops.Literal,
-    ops.Lowercase,
-    ops.Not,
-    ops.NotNull,
-    ops.Or,
-    ops.RStrip,
-    ops.StartsWith,
-    ops.StrRight,
-    ops.StringConcat,
-    ops.StringContains,
-    ops.StringLength,
-    ops.StringReplace,
-    ops.Strip,
-    ops.Substring,
-    ops.Uppercase,
-    ops.Xor,
+    *_BOUND,
+    *(ops.Alias, ops.Literal, ops.And, ops.Not, ops.Or, ops.Xor, ops.IsInf, ops.IsNan),
+    *(ops.Lowercase, ops.Uppercase, ops.LStrip, ops.RStrip, ops.Strip, ops.StringLength),
+    *(ops.StartsWith, ops.EndsWith, ops.StringContains, ops.StringConcat, ops.StringReplace),
+    *(ops.StrRight, ops.Substring),
 )
 _ONE_KIND = {  # of values among which one is chosen, and those that are not
     ops.Coalesce: (),
@@ -455,11 +427,11 @@ def total_value(value: ir.Value, table: ir.Table, argument: str = "where") -> An
     if computed:
         value = finished(value, dtype)
     if engine == "duckdb":
-        found = tried(value)
-    else:  # a filter is left as it is, so that an index may serve it
-        found = value if argument == "where" else _closed(value.op()).to_expr()
-    check_bound(table.select(value=found), argument)
-    return found
+        value = tried(value)
+    elif argument != "where":  # a filter is left as it is, so that an index may serve it
+        value = _closed(value.op()).to_expr()
+    check_bound(table.select(value=value), argument)
+    return value
 
 
 def _check_length(value: Any) -> None:
@@ -543,11 +515,8 @@ def _closed(value: Any) -> Any:
 
 def _chosen(node: Any) -> list[Any]:
     """The values among which a node chooses one."""
-    skipped = [getattr(node, name) for name in _ONE_KIND[type(node)]]
-    outside = {
-        id(each) for some in skipped for each in (some if isinstance(some, tuple) else [some])
-    }
-    return [child for child in _children(node) if id(child) not in outside]
+    skipped = {id(each) for name in _ONE_KIND[type(node)] for each in _several(getattr(node, name))}
+    return [child for child in _children(node) if id(child) not in skipped]
 
 
 def _check(node: Any, table: Any) -> None:
@@ -568,10 +537,11 @@ def _check(node: Any, table: Any) -> None:
     elif kind not in _TOTAL and kind not in FORMS and kind not in _ONE_KIND:
         raise UnlistedError(kind.__name__)
     for name, allowed in CONSTANT.get(kind, {}).items():
-        given = getattr(node, name)
-        if given is not None and not isinstance(given, ops.Literal):
+        if (given := getattr(node, name)) is None:
+            continue
+        if not isinstance(given, ops.Literal):
             raise UnlistedError(f"{kind.__name__} by a value that is no constant")
-        if given is not None and allowed is not None and given.value not in allowed:
+        if allowed is not None and given.value not in allowed:
             raise UnlistedError(f"{kind.__name__} by {given.value}")
     if kind in _COMPARISONS:
         _check_kinds(_children(node))
@@ -614,9 +584,10 @@ def _kind(dtype: dt.DataType) -> str | None:
     return None
 
 
+def _several(argument: Any) -> tuple[Any, ...]:
+    return argument if isinstance(argument, tuple) else (argument,)
+
+
 def _children(node: Any) -> list[Any]:
-    found: list[Any] = []
-    for argument in node.__args__:
-        several = argument if isinstance(argument, tuple) else (argument,)
-        found.extend(each for each in several if isinstance(each, Node))
-    return found
+    given = (each for argument in node.__args__ for each in _several(argument))
+    return [each for each in given if isinstance(each, Node)]

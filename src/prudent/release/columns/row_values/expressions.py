@@ -43,17 +43,11 @@ from prudent._validate import ArgumentError, UnknownColumnError
 from prudent.release.columns.row_values.conditions import Predicate
 
 _TYPES = {
-    "DOUBLE": "float64",
-    "FLOAT": "float64",
-    "DECIMAL": "float64",
-    "INT": "int64",
-    "BIGINT": "int64",
+    **dict.fromkeys(("DOUBLE", "FLOAT", "DECIMAL"), "float64"),
+    **dict.fromkeys(("INT", "BIGINT"), "int64"),
+    **dict.fromkeys(("TIMESTAMP", "TIMESTAMPNTZ", "DATETIME"), "timestamp"),
+    **dict.fromkeys(("VARCHAR", "TEXT"), "string"),
     "DATE": "date",
-    "TIMESTAMP": "timestamp",
-    "TIMESTAMPNTZ": "timestamp",
-    "DATETIME": "timestamp",
-    "VARCHAR": "string",
-    "TEXT": "string",
 }
 _LIST = (
     "comparisons, and, or, not, between, in, is null, like, + - * / // % **, case, if, coalesce, "
@@ -144,10 +138,7 @@ _CALLED: dict[type, tuple[tuple[str, ...], Callable[..., Any]]] = {
 }
 """Functions: their arguments, in order, and what they are of translated ones."""
 
-_MOMENTS = {
-    "date": datetime.date.fromisoformat,
-    "timestamp": datetime.datetime.fromisoformat,
-}
+_MOMENTS = {"date": datetime.date.fromisoformat, "timestamp": datetime.datetime.fromisoformat}
 _ARGUMENTS: dict[type, frozenset[str]] = {
     **{kind: frozenset(names) for kind, (names, _) in _CALLED.items()},
     **dict.fromkeys([*_ALIKE, sql.Is], frozenset({"this", "expression", "typed", "safe"})),
@@ -165,8 +156,7 @@ _ARGUMENTS: dict[type, frozenset[str]] = {
     sql.Identifier: frozenset({"this", "quoted"}),
     sql.In: frozenset({"this", "expressions"}),
     sql.Literal: frozenset({"this", "is_string"}),
-    sql.TimestampTrunc: frozenset({"this", "unit"}),
-    sql.DateTrunc: frozenset({"this", "unit"}),
+    **dict.fromkeys([sql.TimestampTrunc, sql.DateTrunc], frozenset({"this", "unit"})),
     sql.Trim: frozenset({"this", "position"}),
 }
 """The parts of a parsed text that are allowed, and what each may hold."""
@@ -314,7 +304,7 @@ class _Translation:
     def _anonymous(self, node: Any) -> Any:
         name, given = node.name.lower(), [self.of(each) for each in node.expressions]
         if name == "date_part" and len(given) == 2:
-            return self._called_part(str(_constant(given[0])), given[1])
+            return self._part(str(_constant(given[0])), given[1])
         if name in ("clip", "clamp") and len(given) == 3:
             value, low, high = given
             clipped = ibis.least(ibis.greatest(_numeric(value), low), high)
@@ -322,9 +312,9 @@ class _Translation:
         raise _unparsed(self.text, self.argument, what=name)
 
     def _extract(self, node: Any) -> Any:
-        return self._called_part(node.name, self.of(node.expression))
+        return self._part(node.name, self.of(node.expression))
 
-    def _called_part(self, part: str, value: Any) -> Any:
+    def _part(self, part: str, value: Any) -> Any:
         if part.lower() not in _PARTS:
             raise _unparsed(self.text, self.argument, what=f"the {part} of a date")
         return _PARTS[part.lower()](value)
