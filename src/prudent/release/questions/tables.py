@@ -25,9 +25,9 @@ from prudent.release.outcome import (
 from prudent.release.request import Condition, Part, Request, Statistic, release_all
 from prudent.release.statistics.summaries import Description
 
-_OWN = ("per_unit", "groups_per_unit", "where", "read_as")
-"""The options of the table that a question may have of its own: one of another unit would not be
-protected as the price says.
+_OWN = ("per_unit", "where", "read_as")
+"""The options of the table that a question may have of its own: one of another unit, or of a unit
+in more groups, would not be protected as the price says.
 """
 
 _OF_THE_WHOLE = {"epsilon", "delta", "receipt", "dry_run"}
