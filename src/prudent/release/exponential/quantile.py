@@ -166,6 +166,9 @@ class Selected:
     among: tuple[float, float] | None = None
 
 
+_SAME: Any = attrs.field(default=attrs.Factory(lambda self: self.measure, takes_self=True))
+
+
 @attrs.frozen(slots=False)
 class ExponentialQuantile:
     """The p-quantile, the value of rank ceil(pn) of n records, chosen by the exponential mechanism.
@@ -184,9 +187,9 @@ class ExponentialQuantile:
     interval_share: float = INTERVAL_SHARE
     # Probability with which the interval contains the quantile of the data, at least.
     confidence: float = CONFIDENCE
-    # The values an end of the interval may take, of which those of an answer are a part; None: the
-    # same. Records beyond an answer's values are then counted where they are.
-    all_values: Measure | None = None
+    # The values an end of the interval may take, of which those of an answer are a part. Records
+    # beyond an answer's values are then counted where they are.
+    all_values: Measure = _SAME
     # How many records there are at least, by a released number of them; None if there is none.
     least_count: float | None = None
 
@@ -268,8 +271,8 @@ class ExponentialQuantile:
         """
         if not self.interval_share:
             return math.inf
-        (one,) = self._ends_among.indices(np.ones(1)).tolist()
-        masses = self._masses_from_one(len(self._ends_among.around(one)))
+        (one,) = self.all_values.indices(np.ones(1)).tolist()
+        masses = self._masses_from_one(len(self.all_values.around(one)))
         needed = self._margin + self._records_for(masses / (1 - self.confidence))
         return needed / self._smaller_part
 
@@ -278,13 +281,9 @@ class ExponentialQuantile:
         return float(min(self.p, 1 - self.p))
 
     @property
-    def _ends_among(self) -> Measure:
-        return self.measure if self.all_values is None else self.all_values
-
-    @property
     def _last(self) -> int:
         """How many times its mass the last interval has."""
-        known = self._ends_among.bounded or self.least_count is not None
+        known = self.all_values.bounded or self.least_count is not None
         return 1 if known else _NOTHING
 
     def _masses_from_one(self, intervals: int) -> float:
@@ -327,7 +326,7 @@ class ExponentialQuantile:
 
     @cached_property
     def _interval_cap(self) -> int:
-        return self._records_for(self._masses_from_one(self._ends_among.widths) / _FAR)
+        return self._records_for(self._masses_from_one(self.all_values.widths) / _FAR)
 
     def _records_for(self, odds: float) -> int:
         return math.ceil(math.log(odds) / float(self._interval_rate))
@@ -337,16 +336,12 @@ class ExponentialQuantile:
         return redact_errors(self._release, column, source_of(noise))
 
     def _release(self, column: Ranked, noise: Noise) -> Selected:
-        window = NearTarget.read(column, self._ends_among, self.p, self.reach)
+        among = self.all_values
+        window = NearTarget.read(column, among, self.p, self.reach)
         index = draw(self.measure, *self.value_weights(window), noise)
-        return self.with_interval(window, index, noise)
-
-    def with_interval(self, window: NearTarget, index: int, noise: Noise) -> Selected:
-        """A released value with an interval around it, if that is asked for."""
         value = self.measure.value(index)
         if self.interval_share == 0:
             return Selected(value, index)
-        among = self._ends_among
         intervals = among.around(index)
         chosen = choose(self.interval_weights(window, intervals), noise)
         low, high = intervals[chosen]
@@ -402,12 +397,11 @@ class ExponentialQuantiles:
 
     ps: tuple[Fraction, ...] = attrs.field(converter=ascending)  # the probabilities, ascending
     epsilon: float  # ε of all quantiles together
-    # The values an answer may take, and their masses.
+    # These are as for `ExponentialQuantile`.
     measure: Measure = attrs.field(factory=DoubleMeasure)
-    # The fraction of ε spent on the intervals; 0 releases none.
     interval_share: float = INTERVAL_SHARE
-    confidence: float = CONFIDENCE  # of each interval
-    all_values: Measure | None = None  # see `ExponentialQuantile`
+    confidence: float = CONFIDENCE
+    all_values: Measure = _SAME
     least_count: float | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -447,10 +441,8 @@ class ExponentialQuantiles:
             return Selected(value, index)
         low, high = answer.interval_indices
         low, high = min(low, index), max(high, index)
-        among = self.measure if self.all_values is None else self.all_values
-        return Selected(
-            value, index, (among.value(low), among.value(high)), (low, high), answer.whole
-        )
+        ends = self.all_values.value(low), self.all_values.value(high)
+        return Selected(value, index, ends, (low, high), answer.whole)
 
 
 @attrs.frozen(slots=False)
@@ -458,9 +450,7 @@ class ExponentialRange:
     """The interquartile range Q(3/4) - Q(1/4), from two quantiles with half of ε each."""
 
     epsilon: float  # ε of the release
-    # The values a quartile may take, and their masses.
-    measure: Measure = attrs.field(factory=DoubleMeasure)
-    # The fraction of ε spent on the interval; 0 releases none.
+    measure: Measure = attrs.field(factory=DoubleMeasure)  # of a quartile
     interval_share: float = INTERVAL_SHARE
     confidence: float = CONFIDENCE  # of the interval: each quartile's is missed half as often
 

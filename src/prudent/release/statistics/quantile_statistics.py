@@ -134,7 +134,8 @@ class Quantile(Tested):
         """
         share = float_share(priced.preview.epsilon, records.contribution.records)
         chosen: ExponentialQuantile = priced.mechanism.chosen
-        near = attrs.evolve(chosen, epsilon=share, measure=_measure(among, records.scale))
+        measure = _measure(among, records.scale)
+        near = attrs.evolve(chosen, epsilon=share, measure=measure, all_values=measure)
         enough = (rounded_up(each.enough_records, 2) for each in (chosen, near))
         without, with_bounds = (f"{int(float(each)):,}" for each in enough)
         low, high = (exact(records.scale.value(end)) for end in among)
