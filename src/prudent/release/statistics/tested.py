@@ -278,8 +278,21 @@ class Tested(Statistic):
     ) -> Priced:
         """The price of a release by a calibrated mechanism."""
         check_single(records, "a release that is tested first", "propose")
-        public = attrs.evolve(preview(name, mechanism, request), notes=notes)
-        return Priced(preview=public, mechanism=mechanism)
+        noisy = mechanism.propose > 0
+        spread = mechanism.spread(mechanism.robust_noise_multiplier * mechanism.steps)
+        preview = Preview(
+            statistic=name,
+            mechanism="propose-test-release",
+            epsilon=request.epsilon,
+            delta=request.required_delta,
+            event=mechanism.event,
+            proposal=mechanism.propose or None,
+            noise_scale=spread.deviation if noisy else None,
+            half_width=spread.half_width(0.95) if noisy else None,
+            threshold=mechanism.threshold,
+            notes=notes,
+        )
+        return Priced(preview=preview, mechanism=mechanism)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
@@ -329,23 +342,6 @@ def calibrate(
 def proposal(propose: Any, scale: Scale) -> float:
     """The proposal as a number of units of the scale."""
     return _validate.positive(propose=scale.given_length("propose", propose))
-
-
-def preview(name: str, mechanism: Mechanism, request: Request) -> Preview:
-    """What is known of the release before the data are read."""
-    noisy = mechanism.propose > 0
-    spread = mechanism.spread(mechanism.robust_noise_multiplier * mechanism.steps)
-    return Preview(
-        statistic=name,
-        mechanism="propose-test-release",
-        epsilon=request.epsilon,
-        delta=request.required_delta,
-        event=mechanism.event,
-        proposal=mechanism.propose or None,
-        noise_scale=spread.deviation if noisy else None,
-        half_width=spread.half_width(0.95) if noisy else None,
-        threshold=mechanism.threshold,
-    )
 
 
 def displayed(outcome: Outcome, scale: Scale, difference: bool = False) -> Outcome:
