@@ -125,15 +125,17 @@ class Quantile(Tested):
         )
         if not selected.whole or selected.among is None:
             return found
-        return attrs.evolve(found, notes=(self._advice(priced, selected.among, records),))
+        advice = self._advice(priced.mechanism.chosen, selected.among, records)
+        return attrs.evolve(found, notes=(advice,))
 
-    def _advice(self, priced: Priced, among: tuple[float, float], records: Column) -> str:
+    def _advice(
+        self, chosen: ExponentialQuantile, among: tuple[float, float], records: Column
+    ) -> str:
         """How many records would do, without bounds and with released ends as bounds.
 
         It follows from p, ε and what was released; how many records there are is not known.
         """
-        share = float_share(priced.preview.epsilon, records.contribution.records)
-        chosen: ExponentialQuantile = priced.mechanism.chosen
+        share = chosen.epsilon / (1 - WIDE_SHARE - NARROW_SHARE)  # bounds cost nothing
         measure = _measure(among, records.scale)
         near = attrs.evolve(chosen, epsilon=share, measure=measure, all_values=measure)
         enough = (rounded_up(each.enough_records, 2) for each in (chosen, near))
