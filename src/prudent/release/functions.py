@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 Asked: TypeAlias = Statistic | tuple[Statistic, dict[str, Any]] | Callable[[Request], Any]
 """A statistic, perhaps with options that follow from its own; or a function that answers."""
 
-EVERY = ("epsilon", "delta", "receipt", "dry_run")
 NOISY = ("epsilon", "delta", "distribution", "receipt", "dry_run")
 CLIPPED = ("epsilon", "delta", "bounds", "distribution", "receipt", "dry_run")
 CHOSEN = ("epsilon", "delta", "bounds", "receipt", "dry_run")
@@ -70,7 +69,7 @@ class Declared:
     options: tuple[str, ...]  # the options of a request that have a meaning for it
     columns: tuple[str, ...]  # what it calls the column, and the other one
     need: float | Callable[..., float] | None  # as one of several, see `STATISTICS`; None: alone
-    whole: Callable[[Request], Any] | None  # answers for data with columns of which none is named
+    whole: bool  # whether it is asked of every column where none is named
     grouped: bool  # whether it may be asked by groups
     returns: Any  # the type of its answer
 
@@ -91,11 +90,11 @@ class Declared:
     def answer(self, given: Mapping[str, Any], request: Request) -> Any:
         """Answer a request with these arguments, some of which are those of the declaration."""
         asked = self.make(**{name: value for name, value in given.items() if name in self.own})
-        if self.whole is not None and request.column is None:
+        if self.whole and request.column is None:
             data, schema = request.data, ("columns", "column_names", "schema")
             named = request.connect is not None or isinstance(data, str | os.PathLike | Join)
             if named or any(hasattr(data, name) for name in schema):  # no column by itself
-                return self.whole(request)
+                return _tables().described(request)
         if isinstance(asked, tuple):
             asked, more = asked
             request = attrs.evolve(request, **more)
@@ -148,7 +147,7 @@ def declared(
     columns: tuple[str, ...] = ("column",),
     need: float | Callable[..., float] | None = None,
     method: str | None = None,
-    whole: Callable[[Request], Any] | None = None,
+    whole: bool = False,
     grouped: bool = True,
     returns: Any = Released,
 ) -> Callable[[Callable[..., Asked]], Callable[..., Any]]:
@@ -468,13 +467,13 @@ def top_k(k: int = 10, *, categories: Sequence[Hashable] | Literal["private"] = 
     return answer
 
 
-def _described_table(request: Request) -> Any:
+def _tables() -> Any:
     from prudent.release.questions import tables  # whose questions are of what is declared here
 
-    return tables.described(request)
+    return tables
 
 
-@declared(*SEVERAL, need=9.0, whole=_described_table, returns=Description)
+@declared(*SEVERAL, need=9.0, whole=True, returns=Description)
 def describe(*, ps: Sequence[Any] = PROBABILITIES) -> Asked:
     """Release a summary of a column: count, mean, deviation, quartiles and tails.
 
@@ -513,8 +512,7 @@ def table(questions: "Questions | None" = None) -> Asked:
             a description of every column.
         epsilon: ε of all of it.
     """
-    from prudent.release.questions import tables  # whose questions are of what is declared here
-
+    tables = _tables()
     if questions is None:
-        return tables.described
+        return tables.described  # type: ignore[no-any-return]
     return functools.partial(tables.answered, tables.asked(questions))

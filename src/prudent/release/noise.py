@@ -211,7 +211,7 @@ SMALLEST_EPSILON, LARGEST_EPSILON = 1e-3, 50.0
 """Limits of the ε of a release."""
 
 _SMALLEST_PART = 2e-5  # of a release's ε; its noise still fits 64 bits
-_SEARCH = Search(safe=1e6, unsafe=1e-2, guess=10.0)
+NOISE_SEARCH = Search(safe=1e6, unsafe=1e-2, guess=10.0)
 
 
 @attrs.frozen(kw_only=True)
@@ -294,7 +294,7 @@ def least_gaussian(epsilon: float, delta: float) -> float:
     """The least noise multiplier of one Gaussian release that is (epsilon, delta)-DP."""
     return solve(
         dp.GaussianDpEvent,
-        _SEARCH,
+        NOISE_SEARCH,
         epsilon=epsilon * (1 - SLACK),
         delta=delta * (1 - SLACK),
         name="noise_multiplier",

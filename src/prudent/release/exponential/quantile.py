@@ -152,9 +152,9 @@ _ROOM = 3.0  # how far, in units of 1/c
 
 @attrs.frozen
 class Selected:
-    """A released quantile, which may be published."""
+    """A released quantile, or a difference of two, which may be published."""
 
-    value: float  # the quantile, in the unit of the data
+    value: float  # in the unit of the data
     index: int  # its index in the measure: steps of the lattice, for a lattice
     # Ends of a confidence interval for the quantile of the data; None if it was not asked for.
     interval: tuple[float, float] | None = None
@@ -164,9 +164,6 @@ class Selected:
     whole: bool = False
     # Released ends of the values that it was chosen from; None if they are public.
     among: tuple[float, float] | None = None
-
-
-_SAME: Any = attrs.field(default=attrs.Factory(lambda self: self.measure, takes_self=True))
 
 
 @attrs.frozen(slots=False)
@@ -187,9 +184,9 @@ class ExponentialQuantile:
     interval_share: float = INTERVAL_SHARE
     # Probability with which the interval contains the quantile of the data, at least.
     confidence: float = CONFIDENCE
-    # The values an end of the interval may take, of which those of an answer are a part. Records
-    # beyond an answer's values are then counted where they are.
-    all_values: Measure = _SAME
+    # The values an end of the interval may take, of which those of an answer are a part; None: the
+    # same. Records beyond an answer's values are then counted where they are.
+    all_values: Measure | None = None
     # How many records there are at least, by a released number of them; None if there is none.
     least_count: float | None = None
 
@@ -271,8 +268,8 @@ class ExponentialQuantile:
         """
         if not self.interval_share:
             return math.inf
-        (one,) = self.all_values.indices(np.ones(1)).tolist()
-        masses = self._masses_from_one(len(self.all_values.around(one)))
+        (one,) = self._ends_among.indices(np.ones(1)).tolist()
+        masses = self._masses_from_one(len(self._ends_among.around(one)))
         needed = self._margin + self._records_for(masses / (1 - self.confidence))
         return needed / self._smaller_part
 
@@ -281,9 +278,13 @@ class ExponentialQuantile:
         return float(min(self.p, 1 - self.p))
 
     @property
+    def _ends_among(self) -> Measure:
+        return self.measure if self.all_values is None else self.all_values
+
+    @property
     def _last(self) -> int:
         """How many times its mass the last interval has."""
-        known = self.all_values.bounded or self.least_count is not None
+        known = self._ends_among.bounded or self.least_count is not None
         return 1 if known else _NOTHING
 
     def _masses_from_one(self, intervals: int) -> float:
@@ -326,7 +327,7 @@ class ExponentialQuantile:
 
     @cached_property
     def _interval_cap(self) -> int:
-        return self._records_for(self._masses_from_one(self.all_values.widths) / _FAR)
+        return self._records_for(self._masses_from_one(self._ends_among.widths) / _FAR)
 
     def _records_for(self, odds: float) -> int:
         return math.ceil(math.log(odds) / float(self._interval_rate))
@@ -336,7 +337,7 @@ class ExponentialQuantile:
         return redact_errors(self._release, column, source_of(noise))
 
     def _release(self, column: Ranked, noise: Noise) -> Selected:
-        among = self.all_values
+        among = self._ends_among
         window = NearTarget.read(column, among, self.p, self.reach)
         index = draw(self.measure, *self.value_weights(window), noise)
         value = self.measure.value(index)
@@ -401,7 +402,7 @@ class ExponentialQuantiles:
     measure: Measure = attrs.field(factory=DoubleMeasure)
     interval_share: float = INTERVAL_SHARE
     confidence: float = CONFIDENCE
-    all_values: Measure = _SAME
+    all_values: Measure | None = None
     least_count: float | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -441,7 +442,8 @@ class ExponentialQuantiles:
             return Selected(value, index)
         low, high = answer.interval_indices
         low, high = min(low, index), max(high, index)
-        ends = self.all_values.value(low), self.all_values.value(high)
+        among = self.measure if self.all_values is None else self.all_values
+        ends = among.value(low), among.value(high)
         return Selected(value, index, ends, (low, high), answer.whole)
 
 
@@ -466,16 +468,15 @@ class ExponentialRange:
         """The privacy event of one release."""
         return self.quartiles.event
 
-    def release(
-        self, column: Ranked, noise: Noise | None = None
-    ) -> tuple[float, tuple[float, float] | None, bool]:
-        """Release the range, its interval if asked for, and whether that says nothing."""
+    def release(self, column: Ranked, noise: Noise | None = None) -> Selected:
+        """Release the range, with an interval if that is asked for."""
         lower, upper = self.quartiles.release(column, noise)
+        found = Selected(upper.value - lower.value, upper.index - lower.index)
         if lower.interval is None or upper.interval is None:
-            return upper.value - lower.value, None, False
+            return found
         least = max(0.0, upper.interval[0] - lower.interval[1])
         ends = least, upper.interval[1] - lower.interval[0]
-        return upper.value - lower.value, ends, lower.whole or upper.whole
+        return attrs.evolve(found, interval=ends, whole=lower.whole or upper.whole)
 
 
 def for_units(event: dp.DpEvent, records: int) -> dp.DpEvent:

@@ -290,11 +290,9 @@ def described(request: Request) -> ReleasedTable | Preview:
             found.append(Ask("proportion", name))
         elif (dtype.is_numeric() or dtype.is_temporal()) and not dtype.is_time():
             found.append(Ask("describe", name))
-        elif dtype.is_string() and name not in opened.text:
+        elif dtype.is_string() or name in opened.text:
             found.append(Ask("count", name))
-            if request.unit is None:
+            if request.unit is None and name not in opened.text:
                 found.append(Ask("count_distinct", name))
-        elif name in opened.text:
-            found.append(Ask("count", name))
     answer = answered(found, request)
     return attrs.evolve(answer, notes=(*answer.notes, UNDECLARED)) if opened.text else answer

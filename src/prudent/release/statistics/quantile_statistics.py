@@ -115,17 +115,11 @@ class Quantile(Tested):
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
         if not isinstance(priced.mechanism, QuantileSelector):
             return super().answer(priced, records, noise)
-        selected = priced.mechanism.release(records, noise)
-        found = chosen_value(
-            selected.value,
-            selected.interval,
-            selected.whole,
-            priced.mechanism.chosen.confidence,
-            records.scale,
-        )
+        selected, chosen = priced.mechanism.release(records, noise), priced.mechanism.chosen
+        found = chosen_value(selected, chosen.confidence, records.scale)
         if not selected.whole or selected.among is None:
             return found
-        advice = self._advice(priced.mechanism.chosen, selected.among, records)
+        advice = self._advice(chosen, selected.among, records)
         return attrs.evolve(found, notes=(advice,))
 
     def _advice(
@@ -136,8 +130,7 @@ class Quantile(Tested):
         It follows from p, ε and what was released; how many records there are is not known.
         """
         share = chosen.epsilon / (1 - WIDE_SHARE - NARROW_SHARE)  # bounds cost nothing
-        measure = _measure(among, records.scale)
-        near = attrs.evolve(chosen, epsilon=share, measure=measure, all_values=measure)
+        near = attrs.evolve(chosen, epsilon=share, measure=_measure(among, records.scale))
         enough = (rounded_up(each.enough_records, 2) for each in (chosen, near))
         without, with_bounds = (f"{int(float(each)):,}" for each in enough)
         low, high = (exact(records.scale.value(end)) for end in among)
@@ -229,9 +222,8 @@ class Range(Tested):
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
         if not isinstance(priced.mechanism, QuantileSelector):
             return super().answer(priced, records, noise)
-        number, interval, useless = priced.mechanism.release(records, noise)
-        confidence = priced.mechanism.chosen.confidence
-        return chosen_value(number, interval, useless, confidence, records.scale, difference=True)
+        selected, chosen = priced.mechanism.release(records, noise), priced.mechanism.chosen
+        return chosen_value(selected, chosen.confidence, records.scale, difference=True)
 
 
 @attrs.frozen
@@ -290,17 +282,12 @@ class QuantileSelector:
 
 
 def chosen_value(
-    number: float,
-    interval: tuple[float, float] | None,
-    useless: bool,
-    confidence: float,
-    scale: Scale,
-    difference: bool = False,
+    selected: Selected, confidence: float, scale: Scale, difference: bool = False
 ) -> Released:
     """A number that was chosen by rank, as a value of its column with the interval around it."""
-    spread = None
-    if interval is not None:
-        known = ReleasedInterval(*interval, confidence, useless)
+    number, spread = selected.value, None
+    if selected.interval is not None:
+        known = ReleasedInterval(*selected.interval, confidence, selected.whole)
         spread = ScaledSpread(number, known, scale, difference)
     value = scale.difference(number) if difference else scale.value(number)
     return Released(value, Branch.SELECTED, spread=spread)

@@ -32,7 +32,7 @@ from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.lattice import FloatArray, IntArray, Lattice, check_bounds
 from prudent.release.margins import RobustValue, Window
 from prudent.release.noise import Noise
-from prudent.release.outcome import Outcome, Refused, Released, ScaledSpread
+from prudent.release.outcome import Outcome, Refused, ScaledSpread
 from prudent.release.ptr import ProposeTestReleaseMechanism as Mechanism
 from prudent.release.request import Priced, Request, Statistic, check_single
 
@@ -301,13 +301,18 @@ class Tested(Statistic):
         def measured(records: Column) -> RobustValue:
             return self.measure(records, mechanism, mechanism.steps, mechanism.cap)
 
-        outcome = mechanism.release(records, measured, noise=noise)
-        if isinstance(outcome, Released):
-            outcome = attrs.evolve(outcome, value=margins.read(outcome.value))
+        outcome, scale = mechanism.release(records, measured, noise=noise), records.scale
         if isinstance(outcome, Refused):  # what would help depends on no record
             advice = f"{self.advice} Asking again, even for the same, costs again."
-            outcome = attrs.evolve(outcome, reason=f"{outcome.reason} {advice}")
-        return displayed(outcome, records.scale, self.difference)
+            return attrs.evolve(outcome, reason=f"{outcome.reason} {advice}")
+        number = margins.read(outcome.value)
+        if scale.plain or outcome.spread is None:
+            return attrs.evolve(outcome, value=number)
+        return attrs.evolve(
+            outcome,
+            value=scale.difference(number) if self.difference else scale.value(number),
+            spread=ScaledSpread(number, outcome.spread, scale, self.difference),
+        )
 
     @override
     def distance(self, priced: Priced, records: Column, value: Any) -> tuple[int, Any, Any]:
@@ -342,18 +347,6 @@ def calibrate(
 def proposal(propose: Any, scale: Scale) -> float:
     """The proposal as a number of units of the scale."""
     return _validate.positive(propose=scale.given_length("propose", propose))
-
-
-def displayed(outcome: Outcome, scale: Scale, difference: bool = False) -> Outcome:
-    """The outcome with its number as a value of the column's type."""
-    if scale.plain or not isinstance(outcome, Released) or outcome.spread is None:
-        return outcome
-    number = outcome.value
-    return attrs.evolve(
-        outcome,
-        value=scale.difference(number) if difference else scale.value(number),
-        spread=ScaledSpread(number, outcome.spread, scale, difference),
-    )
 
 
 @attrs.frozen
