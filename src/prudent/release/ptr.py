@@ -35,17 +35,7 @@ from prudent.accounting.calibration import Search, solve
 from prudent.release.columns.column import redact_errors
 from prudent.release.lattice import Lattice
 from prudent.release.margins import RobustValue
-from prudent.release.noise import (
-    LARGEST_EPSILON,
-    LARGEST_SCALE,
-    NOISE_SEARCH,
-    SLACK,
-    SMALLEST_EPSILON,
-    Distribution,
-    Noise,
-    checked_test,
-    source_of,
-)
+from prudent.release.noise import LARGEST_SCALE, SLACK, Distribution, Noise, checked_test, source_of
 from prudent.release.outcome import Branch, NoiseSpread, Outcome, Refused, Released
 
 Data = TypeVar("Data")
@@ -163,7 +153,7 @@ class ProposeTestReleaseMechanism:
             theorem, whose condition is `failure <= delta`. With Gaussian noise it was solved so
             that the accountant's ε of the event, `failure` included, meets the target.
         """
-        _validate.between(SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=epsilon)
+        _validate.between(1e-3, 50, epsilon=epsilon)
         _validate.small_delta(1e-18, ends="[)", delta=delta)
         try:
             chance = delta / 2 if failure is None else _validate.between(0, delta, failure=failure)
@@ -405,7 +395,7 @@ def _least_multiplier(
         lambda multiplier: attrs.evolve(
             _noisier(mechanism, multiplier).event, test=test, reveals=Reveals.MARGIN
         ),
-        NOISE_SEARCH,
+        Search(safe=1e6, unsafe=1e-2, guess=10.0),
         epsilon=epsilon,
         delta=delta,
         name="noise_multiplier",
