@@ -360,13 +360,13 @@ class _Query:
         of_what: dict[str, tuple[str | None, str]] = {}
         price: dict[str, Any] = {"epsilon": table.epsilon, "delta": table.delta}
         price["protected"] = table.protected
+        kept = [groups[row] for row in rows]
         for item in self.items:
-            kept = [groups[row] for row in rows]
             if item.plain is None:
-                known = zip(rows, kept, self._ends(item, kept, table), strict=True)
+                intervals = self._ends(item, kept, table)
                 outcomes = {
-                    group: self._computed(item, of(item)[row], ends, table, group)
-                    for row, group, ends in known
+                    group: self._outcome(item, of(item)[row], ends, table, group)
+                    for row, group, ends in zip(rows, kept, intervals, strict=True)
                 }
                 of_what[item.title] = (None, item.title)
             else:
@@ -383,7 +383,7 @@ class _Query:
         """The title of the question that `part_0`, … stands for."""
         return self.asks[int(name.removeprefix("part_"))].title
 
-    def _computed(
+    def _outcome(
         self,
         item: _Item,
         value: Any,
