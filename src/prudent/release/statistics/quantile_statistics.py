@@ -115,7 +115,8 @@ class Quantile(Tested):
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
         if not isinstance(priced.mechanism, QuantileSelector):
             return super().answer(priced, records, noise)
-        selected, chosen = priced.mechanism.release(records, noise), priced.mechanism.chosen
+        chosen: Any = priced.mechanism.chosen  # an `ExponentialQuantile`
+        selected = priced.mechanism.release(records, noise)
         found = chosen_value(selected, chosen.confidence, records.scale)
         if not selected.whole or selected.among is None:
             return found

@@ -296,7 +296,7 @@ class Tested(Statistic):
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
-        mechanism = priced.mechanism
+        mechanism: Mechanism = priced.mechanism
 
         def measured(records: Column) -> RobustValue:
             return self.measure(records, mechanism, mechanism.steps, mechanism.cap)
