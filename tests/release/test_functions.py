@@ -25,6 +25,7 @@ from prudent.release.data_table import GroupedTable, Table
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Groups, Refused, Released
 from prudent.release.request import Request
+from tests.release.recording import Book
 
 # --- the same answers -----------------------------------------------------------------------------
 
@@ -173,14 +174,6 @@ def test_a_ledger_is_charged_by_its_location(path: Path, tmp_path: Path) -> None
         table.count(epsilon=0.75)
 
 
-class _Book:
-    def __init__(self) -> None:
-        self.charges = 0
-
-    def charge(self, event: Any, label: str = "", *, delta: float | None = None) -> None:
-        self.charges += 1
-
-
 WRONG: list[Any] = [{"where": "nothing = 1"}, {"by": "nothing", "groups": ["a"]}]
 
 
@@ -189,14 +182,14 @@ WRONG: list[Any] = [{"where": "nothing = 1"}, {"by": "nothing", "groups": ["a"]}
     [*((method, {"unit": "nobody"}) for method in OWN), *(("median", each) for each in WRONG)],
 )
 def test_what_is_wrong_is_said_before_any_charge(method: str, wrong: Any, path: Path) -> None:
-    book = _Book()
+    book = Book()
     per_unit = 2 if method == "count_distinct" else None
     table = GroupedTable(path, ledger=book, **({"per_unit": per_unit, "unit": "person"} | wrong))
     if "by" not in wrong:
         table = Table(path, ledger=book, **({"per_unit": per_unit, "unit": "person"} | wrong))
     with pytest.raises((ArgumentError, ValueError)):
         getattr(table, method)(**OWN[method], epsilon=1.0)
-    assert book.charges == 0
+    assert not book.charges
 
 
 # --- the stub -------------------------------------------------------------------------------------

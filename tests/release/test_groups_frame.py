@@ -32,7 +32,8 @@ def test_arithmetic_gives_plain_numbers() -> None:
     assert all(type(each) is float for each in found)
     assert answer > 4
     assert answer <= 5.0
-    assert f"{answer:.2f}" == "5.00"
+    assert (answer**2, answer // 2, answer % 2) == (25.0, 2.0, 1.0)
+    assert {answer: 1}[answer] == 1
     assert sum([answer, answer]) == 10.0
     assert int(answer) == 5
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.release.lattice import FARTHEST, PLAUSIBLE, Lattice, half_octaves, least_proposal
+from prudent.release.lattice import FARTHEST, LEAST_PROPOSAL, PLAUSIBLE, Lattice, half_octaves
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@given(st.floats(least_proposal(), 1e200))
+@given(st.floats(LEAST_PROPOSAL, 1e200))
 def test_a_proposal_spans_64_to_128_steps(propose: float) -> None:
     lattice = Lattice.for_proposal(propose)
     assert 64 <= lattice.steps_of_proposal(propose) <= 128
@@ -55,19 +55,11 @@ def test_bounds_that_are_none(bounds: object) -> None:
         Lattice.for_proposal(1.0, bounds)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("propose", [1e-9, math.nextafter(least_proposal(), 0)])
+@pytest.mark.parametrize("propose", [1e-9, math.nextafter(LEAST_PROPOSAL, 0)])
 def test_a_lattice_that_ends_before_plausible_values_is_refused_without_bounds(propose) -> None:
     with pytest.raises(ValueError, match=r"Expected propose at least 1\.5e-08 without bounds"):
         Lattice.for_proposal(propose)
     assert Lattice.for_proposal(propose, (0.0, 1.0)).value(1) < propose
-
-
-@given(st.floats(1e-3, 1e200))
-def test_the_least_proposal_for_bounds(far: float) -> None:
-    least = least_proposal((-far, 0.0))
-    assert Lattice.for_proposal(least, (-far, 0.0)).bounded
-    with pytest.raises(ValueError, match="Expected bounds within"):
-        Lattice.for_proposal(math.nextafter(least, 0), (-far, 0.0))
 
 
 def test_bounds_that_the_lattice_does_not_reach() -> None:

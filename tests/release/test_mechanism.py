@@ -26,6 +26,7 @@ from prudent.release.outcome import Branch, Refused, Released
 from prudent.release.ptr import ProposeTestReleaseMechanism, on_lattice
 from tests.oracles.array_column import ArrayColumn
 from tests.oracles.multisets import data_sets, neighbours, records
+from tests.release.recording import Silence
 
 calibrate = ProposeTestReleaseMechanism.calibrate
 
@@ -241,19 +242,9 @@ class TestBranches:
                 assert (released.value / released.spacing).is_integer()
 
     def test_the_threshold_is_strict(self) -> None:
-        class Silent:
-            def of_test(self, test: object) -> int:
-                return 0
-
-            def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
-                return [0] * size
-
-            def integer(self, bound: int) -> int:
-                return 0
-
         def at(margin: int) -> object:
             measure = lambda _: RobustValue((0,), margin, 64)  # noqa: E731
-            return self.mechanism.release(None, measure, noise=Silent())
+            return self.mechanism.release(None, measure, noise=Silence())
 
         assert isinstance(at(self.mechanism.threshold), Refused)
         assert isinstance(at(self.mechanism.threshold + 1), Released)
@@ -267,29 +258,20 @@ class TestBranches:
 
 
 class TestDiscretion:
-    """An error after data are opened says nothing of them."""
+    """An error after data are opened says nothing of them; `test_failures` has every kind."""
 
-    @staticmethod
-    def fails(data: object) -> RobustValue:
-        raise MemoryError("Unable to allocate 9.24 GiB for an array with shape (2, 24901, 24901)")
+    @pytest.mark.parametrize(
+        ("error", "shown"),
+        [(MemoryError("shape (2, 24901)"), "withheld"), (SourceError("It changed"), "changed")],
+    )
+    def test_of_what_measures(self, error: Exception, shown: str) -> None:
+        def fails(data: object) -> RobustValue:
+            raise error
 
-    @staticmethod
-    def says_nothing(error: BaseException) -> None:
-        assert "24901" not in str(error)
-        assert error.__cause__ is None
-        assert error.__context__ is None
-
-    def test_of_what_measures(self) -> None:
-        with pytest.raises(SourceError, match="withheld") as caught:
-            TestBranches.mechanism.release(None, self.fails)
-        self.says_nothing(caught.value)
-
-    def test_a_public_error_keeps_its_words(self) -> None:
-        def changed(data: object) -> RobustValue:
-            raise SourceError("The column changed")
-
-        with pytest.raises(SourceError, match="changed"):
-            TestBranches.mechanism.release(None, changed)
+        with pytest.raises(SourceError, match=shown) as caught:
+            TestBranches.mechanism.release(None, fails)
+        assert "24901" not in str(caught.value)
+        assert caught.value.__cause__ is caught.value.__context__ is None
 
     def test_numpy_warns_of_nothing(self) -> None:
         def dividing(data: object) -> RobustValue:
@@ -331,6 +313,10 @@ class TestBadInput:
             attrs.evolve(calibrate(propose=1.0, epsilon=1.0, delta=1e-6), test=test)
 
 
+def max_of(data: list[float]) -> float:
+    return float(max(data, default=0))
+
+
 class TestAUsersOwnMargin:
     @staticmethod
     def count_positive(data: list[float]) -> float:
@@ -342,25 +328,28 @@ class TestAUsersOwnMargin:
         )
         assert checked == sum(math.comb(n + 1, 1) * 2 for n in range(4))
 
-    def test_one_that_jumps_is_not(self) -> None:
-        with pytest.raises(UnsafeMarginError, match="more than 1"):
-            check_margin(
-                lambda data: 0.0, lambda data: 2 * len(data), propose=1, domain=[0], size=3
-            )
-
-    def test_one_that_is_positive_where_it_must_not_be_is_not(self) -> None:
-        with pytest.raises(UnsafeMarginError, match="Both must be 0"):
-            check_margin(max_of, lambda data: 1, propose=3, domain=[0, 9], size=3)
-
-    def test_one_that_is_positive_where_the_statistic_is_no_number_is_not(self) -> None:
-        with pytest.raises(UnsafeMarginError, match="Both must be 0"):
-            check_margin(
+    @pytest.mark.parametrize(
+        ("statistic", "margin", "given", "message"),
+        [
+            (lambda data: 0.0, lambda data: 2 * len(data), {"propose": 1}, "more than 1"),
+            (max_of, lambda data: 1, {"propose": 3, "domain": [0, 9]}, "Both must be 0"),
+            (  # a statistic that is no number
                 lambda data: sum(data) / len(data) if data else math.nan,
                 lambda data: 1,
-                propose=1.0,
-                domain=[0],
-                size=1,
-            )
+                {"propose": 1.0, "size": 1},
+                "Both must be 0",
+            ),
+            (  # vectors are compared by their distance
+                lambda data: (3.0 * len(data), 4.0 * len(data)),
+                lambda data: 1,
+                {"propose": 4.9, "size": 1},
+                "changes by 5",
+            ),
+        ],
+    )
+    def test_an_unsafe_one_is_not(self, statistic, margin, given: dict, message: str) -> None:
+        with pytest.raises(UnsafeMarginError, match=message):
+            check_margin(statistic, margin, **{"domain": [0], "size": 3, **given})
 
     def test_infinite_values_that_are_equal_do_not_differ(self) -> None:
         assert check_margin(lambda _: math.inf, lambda _: 1, propose=1, domain=[0], size=2) == 2
@@ -372,28 +361,10 @@ class TestAUsersOwnMargin:
 
     def test_a_category_has_no_lattice(self) -> None:
         with pytest.raises(ValueError, match="Expected propose"):
-            on_lattice(
-                calibrate(propose=0, epsilon=1, delta=1e-6),
-                max_of,
-                lambda _: 0,
-            )
-
-    def test_vectors_are_compared_by_their_distance(self) -> None:
-        with pytest.raises(UnsafeMarginError, match=r"changes by 5"):
-            check_margin(
-                lambda data: (3.0 * len(data), 4.0 * len(data)),
-                lambda data: 1,
-                propose=4.9,
-                domain=[0],
-                size=1,
-            )
+            on_lattice(calibrate(propose=0, epsilon=1, delta=1e-6), max_of, lambda _: 0)
 
     def test_it_can_be_released(self) -> None:
         mechanism = calibrate(propose=1.0, epsilon=1.0, delta=1e-6)
         measure = on_lattice(mechanism, self.count_positive, lambda data: 10**6)
         assert measure([1, 2, -3]) == RobustValue((128,), 10**6, 64)
         assert isinstance(mechanism.release([1, 2, -3], measure), Released)
-
-
-def max_of(data: list[float]) -> float:
-    return float(max(data, default=0))

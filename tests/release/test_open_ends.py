@@ -22,6 +22,7 @@ from prudent.release.outcome import Refused, Released
 from prudent.release.statistics import iqr, median, trimmed_mean
 from prudent.release.statistics.tested import trimmed_mean as measured_mean
 from tests.oracles.array_column import ArrayColumn
+from tests.release.recording import Book
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 TAU, CAP = 2, 5
@@ -107,12 +108,9 @@ def test_time_stamps_in_microseconds_are_released_or_refused_never_clipped(name:
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_a_proposal_far_too_small_is_refused_before_anything_is_charged(name: str) -> None:
-    class Untouched:
-        def charge(self, *_: object, **__: object) -> None:
-            raise AssertionError
-
-    salaries = np.full(500, 250_000.0)
+    book, salaries = Book(), np.full(500, 250_000.0)
     with pytest.raises(ValueError, match="Propose more, or give public bounds"):
-        STATISTICS[name](salaries, propose=1e-9, **BUDGET, ledger=Untouched())
+        STATISTICS[name](salaries, propose=1e-9, **BUDGET, ledger=book)
+    assert not book.charges
     released = STATISTICS[name](salaries, propose=1e-3, **BUDGET)
     assert abs(released.value - (0 if name == "iqr" else 250_000)) < 1

@@ -54,13 +54,6 @@ def test_what_is_released_is_near_the_truth(name: str) -> None:
     assert (released.value / released.spacing).is_integer()
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_far_too_small_a_proposal_is_refused(name: str) -> None:
-    statistic, arguments, _ = CASES[name]
-    tiny = {"propose": arguments["propose"] * 1e-4}
-    assert isinstance(statistic(SAMPLE, **tiny, **BUDGET), Refused)
-
-
 def test_bad_input_is_not_charged() -> None:
     book = Book()
     for wrong in (

@@ -20,6 +20,7 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
 from prudent._rounding import exact, outward
+from prudent._validate import by
 from prudent.accounting import DiscreteLaplaceTest
 from prudent.release.columns.column import Column
 from prudent.release.margins import RobustValue
@@ -104,12 +105,10 @@ class DistanceRelease:
         confidence: Probability with which the bound holds.
     """
 
-    epsilon: float
-    confidence: float = 0.95
-
-    def __attrs_post_init__(self) -> None:
-        _validate.between(1e-3, 50, epsilon=self.epsilon)
-        _validate.between(0.5, 1, ends="[)", confidence=self.confidence)
+    epsilon: float = attrs.field(validator=by(_validate.between, 1e-3, 50))
+    confidence: float = attrs.field(
+        default=0.95, validator=by(_validate.between, 0.5, 1, ends="[)")
+    )
 
     @property
     def event(self) -> dp.DpEvent:

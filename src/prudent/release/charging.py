@@ -109,9 +109,7 @@ class ChargedRelease:
             "refused" if isinstance(each, Refused) else "released" for each in outcomes
         )
         if self.charge is not None:
-            from prudent.budget.ledger import (
-                LedgerError,
-            )  # whoever charges no budget needs none of it
+            from prudent.budget.ledger import LedgerError  # not needed without a budget
 
             told = next(iter(counts)) if len(counts) == 1 else counts
             bound = {}

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 Asked: TypeAlias = Statistic | tuple[Statistic, dict[str, Any]] | Callable[[Request], Any]
 """A statistic, perhaps with options that follow from its own; or a function that answers."""
 
-EVERY = ("epsilon", "delta", "receipt", "dry_run")
 NOISY = ("epsilon", "delta", "distribution", "receipt", "dry_run")
 CLIPPED = ("epsilon", "delta", "bounds", "distribution", "receipt", "dry_run")
 CHOSEN = ("epsilon", "delta", "bounds", "receipt", "dry_run")
@@ -70,44 +69,36 @@ class Declared:
     options: tuple[str, ...]  # the options of a request that have a meaning for it
     columns: tuple[str, ...]  # what it calls the column, and the other one
     need: float | Callable[..., float] | None  # as one of several, see `STATISTICS`; None: alone
-    whole: Callable[[Request], Any] | None  # answers for data with columns of which none is named
+    whole: bool  # whether it is asked of every column where none is named
     grouped: bool  # whether it may be asked by groups
     returns: Any  # the type of its answer
 
     def signature(self, first: str, *more: str) -> Signature:
         """Its arguments, after one that says what is asked, and further options of a request."""
         given = inspect.signature(self.make).parameters
-        placed = [each for each in given.values() if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
-        own = [
-            each for name, each in given.items() if each not in placed and name not in self.options
-        ]
-        options = [given.get(name, _REQUESTED[name]) for name in (*self.options, *more)]
         either = Parameter.POSITIONAL_OR_KEYWORD
+        own = [each for name, each in given.items() if name not in self.options]
+        options = [given.get(name, _REQUESTED[name]) for name in (*self.options, *more)]
         columns = [
             Parameter(name, either, default=None, annotation=str | None) for name in self.columns
         ]
         data = Parameter(first, either)
         if first == "data":
             data = data.replace(default=None, annotation=Any)
-        every = [data, *columns, *placed, *own, *options]
-        return Signature(every, return_annotation=self.returns)
+        return Signature([data, *columns, *own, *options], return_annotation=self.returns)
 
     def answer(self, given: Mapping[str, Any], request: Request) -> Any:
         """Answer a request with these arguments, some of which are those of the declaration."""
-        asked = self.asked(given)
-        if self.whole is not None and request.column is None:
+        asked = self.make(**{name: value for name, value in given.items() if name in self.own})
+        if self.whole and request.column is None:
             data, schema = request.data, ("columns", "column_names", "schema")
             named = request.connect is not None or isinstance(data, str | os.PathLike | Join)
             if named or any(hasattr(data, name) for name in schema):  # no column by itself
-                return self.whole(request)
+                return _tables().described(request)
         if isinstance(asked, tuple):
             asked, more = asked
             request = attrs.evolve(request, **more)
         return release(asked, request) if isinstance(asked, Statistic) else asked(request)
-
-    def asked(self, given: Mapping[str, Any]) -> Asked:
-        """What is asked, made of those arguments that are its own."""
-        return self.make(**{name: value for name, value in given.items() if name in self.own})
 
     @property
     def own(self) -> Set[str]:
@@ -119,45 +110,24 @@ class Declared:
         names = dict(zip(self.columns, ("column", "other"), strict=False))
         return {names.get(name, name): value for name, value in given.items()}
 
-    def function(self, name: str, doc: str) -> Callable[..., Any]:
-        """The function of any data."""
-        signature = self.signature("data", *(_OF_TABLE if self.grouped else _OF_TABLE[:-2]))
+    def function(self, name: str, doc: str, *, method: bool = False) -> Callable[..., Any]:
+        """The function of any data, or the method of a table."""
+        more = () if method else _OF_TABLE if self.grouped else _OF_TABLE[:-2]
+        signature = self.signature("self" if method else "data", *more)
 
         def ask(*arguments: Any, **options: Any) -> Any:
-            given = self.named(_bound(name, signature, arguments, options))
-            return self.answer(given, Request.of(given))
-
-        return _described(
-            ask, name, f"{doc}\n\nThe other arguments are those of `Table`.", signature
-        )
-
-    def method(self, name: str, doc: str) -> Callable[..., Any]:
-        """The method of a table."""
-        signature = self.signature("self")
-
-        def ask(*arguments: Any, **options: Any) -> Any:
-            given = self.named(_bound(name, signature, arguments, options))
+            try:
+                given = self.named(signature.bind(*arguments, **options).arguments)
+            except TypeError as error:
+                raise TypeError(f"{name}() {error}") from None
+            if not method:
+                return self.answer(given, Request.of(given))
             table: StatisticMethods = given.pop("self")
             return table._answer(functools.partial(self.answer, given), given)
 
-        return _described(ask, name, doc, signature)
-
-
-def _bound(
-    name: str, signature: Signature, arguments: tuple[Any, ...], options: Mapping[str, Any]
-) -> dict[str, Any]:
-    try:
-        return signature.bind(*arguments, **options).arguments
-    except TypeError as error:
-        raise TypeError(f"{name}() {error}") from None
-
-
-def _described(
-    ask: Callable[..., Any], name: str, doc: str, signature: Signature
-) -> Callable[..., Any]:
-    ask.__name__ = ask.__qualname__ = name
-    ask.__doc__, ask.__signature__ = doc, signature  # type: ignore[attr-defined]
-    return ask
+        ask.__name__ = ask.__qualname__ = name
+        ask.__doc__, ask.__signature__ = doc, signature  # type: ignore[attr-defined]
+        return ask
 
 
 STATISTICS: dict[str, Declared] = {}
@@ -177,7 +147,7 @@ def declared(
     columns: tuple[str, ...] = ("column",),
     need: float | Callable[..., float] | None = None,
     method: str | None = None,
-    whole: Callable[[Request], Any] | None = None,
+    whole: bool = False,
     grouped: bool = True,
     returns: Any = Released,
 ) -> Callable[[Callable[..., Asked]], Callable[..., Any]]:
@@ -188,8 +158,9 @@ def declared(
         name, doc = method or make.__name__, inspect.cleandoc(make.__doc__ or "")
         STATISTICS[name] = each
         others = "" if name == "median" else "\n\nThe other arguments are those of `median`."
-        setattr(StatisticMethods, name, each.method(name, doc + others))
-        return each.function(make.__name__, doc)
+        setattr(StatisticMethods, name, each.function(name, doc + others, method=True))
+        table = "\n\nThe other arguments are those of `Table`."
+        return each.function(make.__name__, doc + table)
 
     return declare
 
@@ -496,13 +467,13 @@ def top_k(k: int = 10, *, categories: Sequence[Hashable] | Literal["private"] = 
     return answer
 
 
-def _described_table(request: Request) -> Any:
+def _tables() -> Any:
     from prudent.release.questions import tables  # whose questions are of what is declared here
 
-    return tables.described(request)
+    return tables
 
 
-@declared(*SEVERAL, need=9.0, whole=_described_table, returns=Description)
+@declared(*SEVERAL, need=9.0, whole=True, returns=Description)
 def describe(*, ps: Sequence[Any] = PROBABILITIES) -> Asked:
     """Release a summary of a column: count, mean, deviation, quartiles and tails.
 
@@ -541,8 +512,7 @@ def table(questions: "Questions | None" = None) -> Asked:
             a description of every column.
         epsilon: ε of all of it.
     """
-    from prudent.release.questions import tables  # whose questions are of what is declared here
-
+    tables = _tables()
     if questions is None:
-        return tables.described
+        return tables.described  # type: ignore[no-any-return]
     return functools.partial(tables.answered, tables.asked(questions))

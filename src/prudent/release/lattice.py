@@ -30,6 +30,7 @@ PLAUSIBLE = 2.0**20
 """Least distance from zero that a lattice must reach when no bounds on the data are given."""
 
 _FINENESS = 6  # a proposal is at least 2**6 steps, so rounding it up costs at most 1.6 %
+LEAST_PROPOSAL = math.ldexp(PLAUSIBLE, _FINENESS) / FARTHEST  # whose lattice reaches `PLAUSIBLE`
 _SMALLEST_EXPONENT, _LARGEST_EXPONENT = -960, 960  # both ends of a lattice are finite doubles
 
 
@@ -107,7 +108,7 @@ class Lattice:
         if bounds is None and lattice.reach < PLAUSIBLE:
             raise _validate.ArgumentError(
                 "propose",
-                f"at least {rounded_up(least_proposal(), 2)} without bounds",
+                f"at least {rounded_up(LEAST_PROPOSAL, 2)} without bounds",
                 got=propose,
                 why="values are released on a lattice of 2**53 points, which would end at "
                 f"±{lattice.reach:g}",
@@ -186,14 +187,6 @@ class Lattice:
     def value(self, steps: int) -> float:
         """Convert steps to a value in the unit of the data."""
         return math.ldexp(float(steps), self.exponent)
-
-
-def least_proposal(bounds: tuple[float, float] | None = None) -> float:
-    """The least proposal whose lattice reaches the bounds, or `PLAUSIBLE` without bounds."""
-    far = PLAUSIBLE if bounds is None else max(map(abs, check_bounds(bounds)))
-    mantissa, exponent = math.frexp(far)
-    power = exponent - 1 if mantissa == 0.5 else exponent  # 2**power: least power of 2 >= far
-    return math.ldexp(1.0, power + _FINENESS) / FARTHEST
 
 
 def check_bounds(bounds: tuple[float, float]) -> tuple[float, float]:

@@ -91,11 +91,6 @@ class Window:
         """The values of these ranks."""
         return np.asarray(self.values[np.asarray(rank) - self.first])
 
-    @property
-    def ranks(self) -> IntArray:
-        """The ranks of the values."""
-        return np.arange(self.first, self.first + len(self.values))
-
 
 def title(p: Fraction) -> str:
     """A quantile in words."""
@@ -144,7 +139,7 @@ def _quantile_margin(window: Window, count: int, p: Fraction, propose: int, cap:
     p, and d by at most 1, so for each L the least R that is wide enough is best. t is stored as an
     integer, multiplied by the denominator of p.
     """
-    left = window.ranks
+    left = np.arange(window.first, window.first + len(window.values))
     place = np.searchsorted(window.values, window.values + propose, side="right")
     found = place < len(left)
     left, right = left[found], window.first + place[found]

@@ -54,7 +54,7 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _extras, _validate
 from prudent._rounding import nearest
-from prudent._validate import ArgumentError, Choice
+from prudent._validate import ArgumentError, Choice, by
 from prudent.accounting import (
     ApproximateDpEvent,
     DiscreteGaussianTest,
@@ -226,12 +226,11 @@ class AdditiveMechanism:
         is never larger.
     """
 
-    multiplier: float  # noise scale (Laplace) or standard deviation (Gaussian), divided by s
-    distribution: Distribution = Distribution.LAPLACE  # the distribution of the noise
-
-    def __attrs_post_init__(self) -> None:
-        _validate.positive(multiplier=self.multiplier)
-        _validate.one_of(list(Distribution), distribution=self.distribution)
+    # Noise scale (Laplace) or standard deviation (Gaussian), divided by s.
+    multiplier: float = attrs.field(validator=by(_validate.positive))
+    distribution: Distribution = attrs.field(
+        default=Distribution.LAPLACE, validator=by(_validate.one_of, list(Distribution))
+    )
 
     @classmethod
     def calibrate(
@@ -360,14 +359,9 @@ class PartitionSelection:
         records: The largest number of records of one privacy unit.
     """
 
-    epsilon: float
-    delta: float
-    records: int = 1
-
-    def __attrs_post_init__(self) -> None:
-        _validate.between(1e-4, 50, epsilon=self.epsilon)
-        _validate.small_delta(1e-18, ends="[)", delta=self.delta)
-        _validate.count(1, records=self.records)
+    epsilon: float = attrs.field(validator=by(_validate.between, 1e-4, 50))
+    delta: float = attrs.field(validator=by(_validate.small_delta, 1e-18, ends="[)"))
+    records: int = attrs.field(default=1, validator=by(_validate.count, 1))
 
     @property
     def event(self) -> dp.DpEvent:

@@ -485,9 +485,8 @@ class Groups(Answer, dict[Hashable, T]):
 
     def only(self, groups: Sequence[Hashable]) -> "Groups[T]":
         """Some of the groups, in this order, at the same price."""
-        outcomes = {group: self[group] for group in groups}
-        price: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta}
-        return Groups(outcomes, self.names, protected=self.protected, **price)
+        price = {name: getattr(self, name) for name in ("epsilon", "delta", "protected")}
+        return Groups({group: self[group] for group in groups}, self.names, **price)
 
     def labels(self, group: Hashable) -> dict[str, Any]:
         """The values that a group is named by, each with its column."""

@@ -89,32 +89,30 @@ class ProposeTestReleaseMechanism:
     )
 
     def __attrs_post_init__(self) -> None:
-        if self.falls_back and not self.propose:
-            raise _validate.ArgumentError(
-                "propose",
-                "> 0 for a fallback",
-                got=0,
-                why="a value that is released as it is has no noise to fall back on",
-                hint="Leave the fallback out.",
-            )
-        if self.falls_back and not math.isfinite(self.sensitivity_in_steps):
-            raise _validate.ArgumentError(
-                "bounds",
-                "for a fallback",
-                shown="none",
-                why="without them no noise is enough",
-                hint="Give bounds=(low, high), or leave the fallback out.",
-            )
-        if (
-            self.falls_back
-            and self.fallback_noise_multiplier * self.sensitivity_in_steps > LARGEST_SCALE
-        ):
-            raise _validate.ArgumentError(
-                "bounds",
-                "within a billion proposals of each other for a fallback",
-                shown=f"{self.bounds!r} and propose={self.propose:g}",
-                hint="Propose more, or give narrower bounds.",
-            )
+        if self.falls_back:
+            if not self.propose:
+                raise _validate.ArgumentError(
+                    "propose",
+                    "> 0 for a fallback",
+                    got=0,
+                    why="a value that is released as it is has no noise to fall back on",
+                    hint="Leave the fallback out.",
+                )
+            if math.isinf(self.sensitivity_in_steps):
+                raise _validate.ArgumentError(
+                    "bounds",
+                    "for a fallback",
+                    shown="none",
+                    why="without them no noise is enough",
+                    hint="Give bounds=(low, high), or leave the fallback out.",
+                )
+            if self.fallback_noise_multiplier * self.sensitivity_in_steps > LARGEST_SCALE:
+                raise _validate.ArgumentError(
+                    "bounds",
+                    "within a billion proposals of each other for a fallback",
+                    shown=f"{self.bounds!r} and propose={self.propose:g}",
+                    hint="Propose more, or give narrower bounds.",
+                )
         _ = self.lattice, self.event  # their constructors validate the remaining fields
         if self.cap > _LARGEST_CAP:
             raise ValueError(
@@ -155,7 +153,7 @@ class ProposeTestReleaseMechanism:
             theorem, whose condition is `failure <= delta`. With Gaussian noise it was solved so
             that the accountant's ε of the event, `failure` included, meets the target.
         """
-        _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
+        _validate.between(1e-3, 50, epsilon=epsilon)
         _validate.small_delta(1e-18, ends="[)", delta=delta)
         try:
             chance = delta / 2 if failure is None else _validate.between(0, delta, failure=failure)
@@ -187,7 +185,14 @@ class ProposeTestReleaseMechanism:
             scale = math.nextafter((2 if propose else 1) / epsilon, math.inf)
             return _noisier(attrs.evolve(unscaled, test=DiscreteLaplaceTest(scale)), scale)
         target = epsilon * (1 - SLACK), delta * (1 - SLACK)
-        return _with_noise(attrs.evolve(unscaled, test=_gaussian_test(*target)), *target)
+        mechanism = attrs.evolve(unscaled, test=_gaussian_test(*target))
+        bare = attrs.evolve(  # what does not affect the price is fixed, so that caching works
+            mechanism,
+            propose=1.0 if propose else 0.0,
+            bounds=(0.0, 1.0) if fallback else None,
+            fallback_sensitivity=None,
+        )
+        return _noisier(mechanism, _least_multiplier(_noisier(bare, 1.0), *target))
 
     @property
     def falls_back(self) -> bool:
@@ -346,9 +351,6 @@ def on_lattice(
 _TEST_SHARE = 0.7
 """Fraction of ε spent on the test with Gaussian noise; nearly optimal for ε from 0.1 to 5."""
 
-_SMALLEST_EPSILON = 1e-3
-_NOISE = Search(safe=1e6, unsafe=1e-2, guess=10.0)
-
 
 @functools.lru_cache(maxsize=256)
 def _gaussian_test(epsilon: float, delta: float) -> DiscreteGaussianTest:
@@ -361,19 +363,6 @@ def _gaussian_test(epsilon: float, delta: float) -> DiscreteGaussianTest:
         name="scale",
     )
     return DiscreteGaussianTest(min(scale, DiscreteGaussianTest.largest_scale))
-
-
-def _with_noise(
-    mechanism: ProposeTestReleaseMechanism, epsilon: float, delta: float
-) -> ProposeTestReleaseMechanism:
-    """Set the least noise; fields that do not affect the cost are fixed, so that caching works."""
-    bare = attrs.evolve(
-        mechanism,
-        propose=1.0 if mechanism.propose else 0.0,
-        bounds=(0.0, 1.0) if mechanism.falls_back else None,
-        fallback_sensitivity=None,
-    )
-    return _noisier(mechanism, _least_multiplier(_noisier(bare, 1.0), epsilon, delta))
 
 
 def _noisier(
@@ -406,7 +395,7 @@ def _least_multiplier(
         lambda multiplier: attrs.evolve(
             _noisier(mechanism, multiplier).event, test=test, reveals=Reveals.MARGIN
         ),
-        _NOISE,
+        Search(safe=1e6, unsafe=1e-2, guess=10.0),
         epsilon=epsilon,
         delta=delta,
         name="noise_multiplier",

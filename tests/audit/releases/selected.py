@@ -152,7 +152,7 @@ def iqr_selected(epsilon: float, delta: float) -> Case:
     return Case(
         epsilon=epsilon,
         pair=pair,
-        prepare=_releasing(mechanism, lambda found: int(found[0])),
+        prepare=_releasing(mechanism, lambda found: int(found.value)),
         call=_called(statistics.iqr, bounds=_BYTE, epsilon=epsilon),
         score=lambda output: float(losses[output]),
         exact=exact_epsilon(laws, 0.0),

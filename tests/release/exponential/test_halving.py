@@ -23,6 +23,8 @@ from tests.oracles.multisets import data_sets, neighbours
 
 QUARTERS = CountedQuantiles(("1/4", "1/2", "3/4"), 1.0)
 DECILES = [Fraction(k, 10) for k in range(1, 10)]
+MANY = [Fraction(k, 32) for k in range(1, 32)]
+UNHURRIED = pytest.mark.unhurried
 
 
 def points(counts: tuple[int, ...]) -> Points:
@@ -81,36 +83,46 @@ def test_paying_one_level_for_all_would_be_noticed(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("bounds", [None, (0, 200)])
-def test_answers_are_near_the_truth_in_intervals_that_hold(bounds: Any) -> None:
+@pytest.mark.parametrize("number", [9, *(pytest.param(n, marks=UNHURRIED) for n in (31, 99))])
+def test_answers_are_near_the_truth_in_intervals_that_hold(number: int, bounds: Any) -> None:
+    """By halving, and of more than fifteen from a tree, whose intervals a few may lack."""
+    ps, halved = [Fraction(k, number + 1) for k in range(1, number + 1)], number == 9
     for values in (
         np.random.default_rng(1).normal(100.0, 15.0, 20_000),
         np.random.default_rng(2).integers(18, 90, 20_000),
     ):
         given = {"read_as": "integer"} if values.dtype.kind == "i" else {}  # numpy infers it
         found = quantiles(
-            values, ps=DECILES, epsilon=2.0, bounds=bounds, noise=ReproducibleNoise(4), **given
+            values, ps=ps, epsilon=2.0, bounds=bounds, noise=ReproducibleNoise(4), **given
         )
         answers = np.array(found.value, float)
         assert (np.diff(answers) >= 0).all()
         ordered = np.sort(values)
-        target = np.array([float(p) for p in DECILES]) * len(values)
+        target = np.array([float(p) for p in ps]) * len(values)
         below, upto = (np.searchsorted(ordered, answers, side) for side in ("left", "right"))
-        assert np.maximum(0, np.maximum(below - target, target - upto)).mean() < 9
+        off = np.maximum(0, np.maximum(below - target, target - upto)).mean()
+        assert off < (9 if halved else 15)
         exact = ordered[[math.ceil(each) - 1 for each in target]]
-        assert found.intervals is not None
-        for ends, answer, truth in zip(found.intervals, answers, exact, strict=True):
-            assert ends is not None
-            assert ends[0] <= answer <= ends[1]
-            assert ends[0] <= truth <= ends[1]
+        known = [
+            (ends, answer, truth)
+            for ends, answer, truth in zip(found.intervals or (), answers, exact, strict=True)
+            if ends is not None
+        ]
+        assert len(known) == number if halved else len(known) > 0.9 * number
+        assert all(low <= answer <= high for (low, high), answer, _ in known)
+        held = sum(low <= truth <= high for (low, high), _, truth in known)
+        assert held == number if halved else held > 0.9 * len(known)
         if values.dtype == np.float64:
-            widths = np.diff(np.searchsorted(ordered, np.array(found.intervals, float)))
-            assert np.median(widths) < 300  # records
+            widths = np.diff(
+                np.searchsorted(ordered, np.array([ends for ends, *_ in known], float))
+            )
+            assert np.median(widths) < (300 if halved else 200)  # records
 
 
+@pytest.mark.parametrize("ps", [[0.1, 0.2, 0.5, 0.9], MANY], ids=["levels", "tree"])
 @pytest.mark.parametrize("given", [{}, {"bounds": (0, 200)}, {"unit": "person", "per_unit": 3}])
-def test_the_price_is_that_of_levels_and_intervals(given: dict[str, Any]) -> None:
+def test_the_price_is_what_was_asked(ps: Any, given: dict[str, Any]) -> None:
     data = pyarrow.table({"value": [0.0], "person": [1]})
-    ps = [0.1, 0.2, 0.5, 0.9]
     preview = quantiles(data, "value", ps=ps, epsilon=0.9, dry_run=True, **given)
     spent = PldAccountant().compose(preview.event).get_epsilon(0.0)
     assert 0.9 * (1 - 1e-9) <= spent <= 0.9 * (1 + 1e-9)
@@ -179,7 +191,7 @@ def test_the_rank_error_is_a_bound() -> None:
         assert max(off) <= mechanism.rank_error()
 
 
-@pytest.mark.parametrize("ps", [DECILES, [Fraction(k, 32) for k in range(1, 32)]])
+@pytest.mark.parametrize("ps", [DECILES, MANY])
 def test_an_interval_that_is_far_too_wide_is_narrowed(
     ps: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -184,11 +184,9 @@ def test_few_records_still_give_answers_in_order() -> None:
 
 
 def test_the_interquartile_range_comes_with_an_interval() -> None:
-    value, interval, useless = ExponentialRange(1.0).release(
-        ArrayColumn(NORMAL), ReproducibleNoise(3)
-    )
-    assert not useless
-    assert value == pytest.approx(134.9, abs=4)
-    assert interval is not None
-    assert 0 <= interval[0] <= value <= interval[1] <= 200
-    assert ExponentialRange(1.0, interval_share=0.0).release(ArrayColumn(NORMAL))[1] is None
+    found = ExponentialRange(1.0).release(ArrayColumn(NORMAL), ReproducibleNoise(3))
+    assert not found.whole
+    assert found.value == pytest.approx(134.9, abs=4)
+    assert found.interval is not None
+    assert 0 <= found.interval[0] <= found.value <= found.interval[1] <= 200
+    assert ExponentialRange(1.0, interval_share=0.0).release(ArrayColumn(NORMAL)).interval is None

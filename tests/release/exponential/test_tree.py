@@ -70,50 +70,6 @@ def test_weights_of_the_noise_are_as_proved(p: float) -> None:
     assert (found**2).sum(axis=0) == pytest.approx(variances(p)[leaves], rel=1e-9)
 
 
-@pytest.mark.unhurried
-@pytest.mark.parametrize("bounds", [None, (0, 200)])
-@pytest.mark.parametrize("number", [31, 99])
-def test_many_quantiles_are_near_the_truth(number: int, bounds: Any) -> None:
-    ps = [Fraction(k, number + 1) for k in range(1, number + 1)]
-    for values in (
-        np.random.default_rng(1).normal(100.0, 15.0, 20_000),
-        np.random.default_rng(2).integers(18, 90, 20_000),
-    ):
-        given = {"read_as": "integer"} if values.dtype.kind == "i" else {}  # numpy infers it
-        found = quantiles(
-            values, ps=ps, epsilon=2.0, bounds=bounds, noise=ReproducibleNoise(4), **given
-        )
-        answers = np.array(found.value, float)
-        assert (np.diff(answers) >= 0).all()
-        ordered = np.sort(values)
-        ranks = [np.searchsorted(ordered, answers, side) for side in ("left", "right")]
-        target = np.array([float(p) for p in ps]) * len(values)
-        errors = np.maximum(0, np.maximum(ranks[0] - target, target - ranks[1]))
-        assert errors.mean() < 15
-        assert found.intervals is not None
-        intervals = np.array([ends for ends in found.intervals if ends is not None], float)
-        assert len(intervals) > 0.9 * number
-        if values.dtype == np.float64:
-            assert np.median(np.diff(np.searchsorted(ordered, intervals))) < 200  # records
-
-
-def test_answers_ascend_where_there_is_nothing_to_see() -> None:
-    for seed in range(5):
-        found = quantiles(
-            np.zeros(0), ps=MANY, epsilon=0.1, bounds=(0.0, 1.0), noise=ReproducibleNoise(seed)
-        )
-        assert (np.diff(found.value) >= 0).all()
-        assert found.value[0] >= 0
-        assert found.value[-1] <= 1
-
-
-@pytest.mark.parametrize("given", [{}, {"bounds": (0, 200)}])
-def test_the_price_is_that_of_the_tree_and_the_interval(given: dict[str, Any]) -> None:
-    preview = quantiles(np.zeros(3), ps=MANY, epsilon=0.9, dry_run=True, **given)
-    spent = PldAccountant().compose(preview.event).get_epsilon(0.0)
-    assert 0.9 * (1 - 1e-9) <= spent <= 0.9 * (1 + 1e-9)
-
-
 def share_held(epsilon: float) -> float:
     """The fraction of intervals that hold the quantile of the data."""
     values = np.random.default_rng(3).normal(0.0, 1.0, 3_000)

@@ -42,16 +42,6 @@ def test_quantile_margins_equal_brute_force(p: Fraction) -> None:
             assert found.value == (exact_quantile(p)(records(counts)),)
 
 
-@pytest.mark.thorough
-def test_a_capped_margin_is_the_margin_up_to_the_cap() -> None:
-    for p in PROBABILITIES[::3]:
-        for counts in data_sets(6):
-            column = ArrayColumn(records(counts))
-            full = quantile(column, GRID, p, propose=1, cap=CAP).margin
-            for cap in (1, 2, 3, 5):
-                assert quantile(column, GRID, p, propose=1, cap=cap).margin == min(full, cap)
-
-
 @pytest.mark.unhurried
 def test_the_range_margin_is_safe_and_at_most_one_below_the_exact_one() -> None:
     graph = Graph(exact_range, size=12)
@@ -144,50 +134,39 @@ def test_only_a_window_near_the_rank_is_read(p: str) -> None:
     assert column.asked <= 2 * 50 + 2
 
 
-class TestEveryRowOfTheTable:
-    def test_empty(self) -> None:
-        found = quantile(ArrayColumn([]), FREE, Fraction(1, 3), propose=5, cap=9)
-        assert (found.value, found.margin) == ((-FARTHEST,), 0)
+@pytest.mark.parametrize(
+    ("data", "lattice", "p", "propose", "cap", "found"),
+    [
+        ([], FREE, "1/3", 5, 9, (-FARTHEST, 0)),
+        ([7] * 20, FREE, "1/2", 1, 99, (7, 19)),  # ties
+        ([1, 2, 3], GRID, "1", 1, 9, (3, 1)),  # remove 3, then 4 may be added to {1, 2}
+        ([0, 4], GRID, "1/2", 4, 9, (0, 9)),  # a proposal beyond the range
+        ([5] * 9, FREE, "1/2", 10, 99, (5, 8)),  # no bounds
+        ([-1e300, 2, math.inf], GRID, "1/2", 2, 9, (2, 1)),  # beyond the ends
+        ([0, 2, 4], GRID, "1/2", 2, 9, (2, 1)),
+        ([1, math.nan, 3], GRID, "1", 2, 9, (3, 1)),  # a missing value is no record
+        ([1, 3], GRID, "1", 2, 9, (3, 1)),
+    ],
+)
+def test_every_row_of_the_table(data, lattice, p, propose, cap, found) -> None:
+    released = quantile(ArrayColumn(data), lattice, Fraction(p), propose=propose, cap=cap)
+    assert (*released.value, released.margin) == found
 
-    def test_ties(self) -> None:
-        found = quantile(ArrayColumn([7] * 20), FREE, Fraction(1, 2), propose=1, cap=99)
-        assert (found.value, found.margin) == ((7,), 19)
 
-    def test_the_maximum(self) -> None:
-        found = quantile(ArrayColumn([1, 2, 3]), GRID, Fraction(1), propose=1, cap=9)
-        assert (found.value, found.margin) == ((3,), 1)  # remove 3, then 4 may be added to {1, 2}
+@pytest.mark.parametrize("p", [0, 0.0, -0.1, 1.5, "half", math.nan, 1 / 3, None])
+def test_p_that_is_no_probability(p: object) -> None:
+    with pytest.raises(ValueError, match="Expected p in"):
+        rational(p)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("p", [0, 0.0, -0.1, 1.5, "half", math.nan, 1 / 3, None])
-    def test_p_that_is_no_probability(self, p: object) -> None:
-        with pytest.raises(ValueError, match="Expected p in"):
-            rational(p)  # type: ignore[arg-type]
 
-    def test_p_means_its_decimals(self) -> None:
-        assert rational(0.9) == Fraction(9, 10)
-        assert rational("1/3") == Fraction(1, 3)
-
-    def test_a_percentage_is_told_as_a_fraction(self) -> None:
-        for percent, fraction in ((90, "0.9"), ("99.5", "0.995"), (2.5, "0.025")):
-            with pytest.raises(ValueError, match=f"For {percent} % give {fraction}[.]$"):
-                rational(percent)
-        with pytest.raises(ValueError, match=r"got 'x'[.]$"):
-            rational("x")
-
-    def test_a_proposal_beyond_the_range(self) -> None:
-        assert quantile(ArrayColumn([0, 4]), GRID, Fraction(1, 2), propose=4, cap=9).margin == 9
-
-    def test_no_bounds(self) -> None:
-        found = quantile(ArrayColumn([5] * 9), FREE, Fraction(1, 2), propose=10, cap=99)
-        assert (found.value, found.margin) == ((5,), 8)
-
-    def test_values_beyond_the_ends(self) -> None:
-        far = quantile(ArrayColumn([-1e300, 2, math.inf]), GRID, Fraction(1, 2), propose=1, cap=9)
-        near = quantile(ArrayColumn([0, 2, 4]), GRID, Fraction(1, 2), propose=1, cap=9)
-        assert far == near
-
-    def test_missing_values_are_no_records(self) -> None:
-        with_gaps = quantile(ArrayColumn([1, math.nan, 3]), GRID, Fraction(1), propose=1, cap=9)
-        assert with_gaps == quantile(ArrayColumn([1, 3]), GRID, Fraction(1), propose=1, cap=9)
+def test_p_means_its_decimals_and_a_percentage_is_told_as_a_fraction() -> None:
+    assert rational(0.9) == Fraction(9, 10)
+    assert rational("1/3") == Fraction(1, 3)
+    for percent, fraction in ((90, "0.9"), ("99.5", "0.995"), (2.5, "0.025")):
+        with pytest.raises(ValueError, match=f"For {percent} % give {fraction}[.]$"):
+            rational(percent)
+    with pytest.raises(ValueError, match=r"got 'x'[.]$"):
+        rational("x")
 
 
 def test_a_column_that_changes_while_it_is_read_is_noticed() -> None:

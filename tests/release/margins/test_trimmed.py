@@ -49,16 +49,6 @@ def test_all_trimmed_mean_margins_equal_brute_force(trim: int, default: int) -> 
     check_trimmed_mean(trim, default, (0, 1, 2, 3, 5, 6, 9, 12))
 
 
-@pytest.mark.thorough
-def test_a_capped_margin_is_the_margin_up_to_the_cap() -> None:
-    for counts in data_sets(5):
-        column = ArrayColumn(records(counts))
-        full = trimmed_mean(column, GRID, 1, default=2, propose=1, cap=CAP).margin
-        for cap in (1, 3):
-            found = trimmed_mean(column, GRID, 1, default=2, propose=1, cap=cap)
-            assert found.margin == min(full, cap)
-
-
 def test_the_mean_is_rounded_to_the_nearest_step() -> None:
     for counts in data_sets(5):
         data = records(counts)

@@ -139,7 +139,9 @@ def test_what_is_no_question_costs_nothing(questions: Any, message: str) -> None
     assert book.charges == []
 
 
-@pytest.mark.parametrize("other", [{"unit": None}, {"by": "city"}, {"groups": ["oslo"]}])
+@pytest.mark.parametrize(
+    "other", [{"unit": None}, {"by": "city"}, {"groups": ["oslo"]}, {"groups_per_unit": 3}]
+)
 def test_no_question_is_about_other_units_or_groups_than_the_whole(other: dict[str, Any]) -> None:
     book, asks = Book(), [Ask("mean", "x", bounds=(0, 100), **other), "count(*)"]
     with pytest.raises(ArgumentError, match="options"):

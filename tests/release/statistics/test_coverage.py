@@ -68,11 +68,16 @@ def test_a_description_leaves_blank_what_it_cannot_tell() -> None:
     assert {value for name, value, _ in few.rows() if name != "count"} == {""}
 
 
+def enough_records(statistic: Any) -> int:
+    """The number of records that a dry run says an interval needs."""
+    preview = statistic(np.zeros(1), epsilon=1.0, dry_run=True)
+    (sentence,) = [note for note in preview.notes if "no interval" in note]
+    return int(sentence.removeprefix("With fewer than about ").split()[0].replace(",", ""))
+
+
 def test_a_dry_run_says_how_many_records_an_interval_needs() -> None:
     """With so many the interval is nearly always narrower than the table; with half, hardly."""
-    preview = median(np.zeros(1), epsilon=1.0, dry_run=True)
-    (sentence,) = [note for note in preview.notes if "no interval" in note]
-    enough = int(sentence.removeprefix("With fewer than about ").split()[0].replace(",", ""))
+    enough = enough_records(median)
     for size, least, most in ((enough, 19, 20), (enough // 2, 0, 12)):
         table = np.random.default_rng(size).lognormal(10.8, 0.4, size)
         good = 0
@@ -85,9 +90,7 @@ def test_a_dry_run_says_how_many_records_an_interval_needs() -> None:
 
 
 def test_a_dry_run_of_a_mean_says_so_as_well() -> None:
-    preview = mean(np.zeros(1), epsilon=1.0, dry_run=True)
-    (sentence,) = [note for note in preview.notes if "no interval" in note]
-    enough = int(sentence.removeprefix("With fewer than about ").split()[0].replace(",", ""))
+    enough = enough_records(mean)
     table = TABLES["normal"](enough)
     assert outcomes("mean", table, 1.0, 20)["none"] <= 2
     assert outcomes("mean", table[: enough // 5], 1.0, 20)["none"] >= 15

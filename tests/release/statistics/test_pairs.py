@@ -18,7 +18,12 @@ from prudent.release.columns.opening import open_column
 from prudent.release.columns.table_columns import ProductSums
 from prudent.release.lattice import Lattice
 from prudent.release.noise import AdditiveMechanism, Distribution, ReproducibleNoise
-from prudent.release.statistics.pairs import PairMoments, PairSums, lattice_between
+from prudent.release.statistics.pairs import (
+    Clipping,
+    PairMoments,
+    PairSums,
+    lattice_between,
+)
 from tests.release.recording import Book, Silence
 
 RNG = np.random.default_rng(5)
@@ -199,3 +204,11 @@ def test_pairs_are_shown_only_if_most_values_are_known_to_be_inside(statistic: A
     public = statistic(table.slice(0, 2), "x", "y", bounds=(0, 100), other_bounds=(0, 9), **given)
     assert public.usual_interval is not None
     assert public.notes == ()
+
+
+def test_weights_that_are_all_negative_have_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({"x": [1.0, 2.0] * 50, "weight": [-1.0] * 100})
+    noise = ReproducibleNoise(0)
+    monkeypatch.setattr(Clipping, "ends", lambda *_: (-1.0, 0.0))
+    found = prudent.weighted_mean(table, "x", "weight", epsilon=5.0, noise=noise)
+    assert -1 <= found.value <= 0

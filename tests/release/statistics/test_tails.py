@@ -76,6 +76,18 @@ def test_advice_follows_from_what_is_public(monkeypatch: pytest.MonkeyPatch) -> 
     assert "with the bounds 0 and 256 about" in note
 
 
+def test_advice_is_for_the_epsilon_of_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two groups for each unit, each of them has half: bounds do not give it all of ε."""
+    arrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("ibis")
+    monkeypatch.setattr(PrivateInterval, "release", lambda *_: (0.0, 256.0))
+    table = arrow.table({"x": np.full(40, 7.0), "who": np.arange(40), "g": ["a"] * 40})
+    given: Any = {"p": "0.99", "unit": "who", "noise": ReproducibleNoise(1)}
+    alone = quantile(table, "x", epsilon=0.1, **given)
+    groups = quantile(table, "x", epsilon=0.2, by="g", groups=["a"], groups_per_unit=2, **given)
+    assert groups["a"].notes[-1] == alone.notes[-1]
+
+
 def test_bounds_that_are_advised_need_fewer_records() -> None:
     heights = np.random.default_rng(5).normal(170.0, 10.0, 1_000)
     (note,) = quantile(heights, p="0.99", epsilon=0.3, noise=ReproducibleNoise(1)).notes

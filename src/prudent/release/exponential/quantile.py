@@ -152,9 +152,9 @@ _ROOM = 3.0  # how far, in units of 1/c
 
 @attrs.frozen
 class Selected:
-    """A released quantile, which may be published."""
+    """A released quantile, or a difference of two, which may be published."""
 
-    value: float  # the quantile, in the unit of the data
+    value: float  # in the unit of the data
     index: int  # its index in the measure: steps of the lattice, for a lattice
     # Ends of a confidence interval for the quantile of the data; None if it was not asked for.
     interval: tuple[float, float] | None = None
@@ -337,16 +337,12 @@ class ExponentialQuantile:
         return redact_errors(self._release, column, source_of(noise))
 
     def _release(self, column: Ranked, noise: Noise) -> Selected:
-        window = NearTarget.read(column, self._ends_among, self.p, self.reach)
+        among = self._ends_among
+        window = NearTarget.read(column, among, self.p, self.reach)
         index = draw(self.measure, *self.value_weights(window), noise)
-        return self.with_interval(window, index, noise)
-
-    def with_interval(self, window: NearTarget, index: int, noise: Noise) -> Selected:
-        """A released value with an interval around it, if that is asked for."""
         value = self.measure.value(index)
         if self.interval_share == 0:
             return Selected(value, index)
-        among = self._ends_among
         intervals = among.around(index)
         chosen = choose(self.interval_weights(window, intervals), noise)
         low, high = intervals[chosen]
@@ -402,12 +398,11 @@ class ExponentialQuantiles:
 
     ps: tuple[Fraction, ...] = attrs.field(converter=ascending)  # the probabilities, ascending
     epsilon: float  # ε of all quantiles together
-    # The values an answer may take, and their masses.
+    # These are as for `ExponentialQuantile`.
     measure: Measure = attrs.field(factory=DoubleMeasure)
-    # The fraction of ε spent on the intervals; 0 releases none.
     interval_share: float = INTERVAL_SHARE
-    confidence: float = CONFIDENCE  # of each interval
-    all_values: Measure | None = None  # see `ExponentialQuantile`
+    confidence: float = CONFIDENCE
+    all_values: Measure | None = None
     least_count: float | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -448,9 +443,8 @@ class ExponentialQuantiles:
         low, high = answer.interval_indices
         low, high = min(low, index), max(high, index)
         among = self.measure if self.all_values is None else self.all_values
-        return Selected(
-            value, index, (among.value(low), among.value(high)), (low, high), answer.whole
-        )
+        ends = among.value(low), among.value(high)
+        return Selected(value, index, ends, (low, high), answer.whole)
 
 
 @attrs.frozen(slots=False)
@@ -458,9 +452,7 @@ class ExponentialRange:
     """The interquartile range Q(3/4) - Q(1/4), from two quantiles with half of ε each."""
 
     epsilon: float  # ε of the release
-    # The values a quartile may take, and their masses.
-    measure: Measure = attrs.field(factory=DoubleMeasure)
-    # The fraction of ε spent on the interval; 0 releases none.
+    measure: Measure = attrs.field(factory=DoubleMeasure)  # of a quartile
     interval_share: float = INTERVAL_SHARE
     confidence: float = CONFIDENCE  # of the interval: each quartile's is missed half as often
 
@@ -476,16 +468,15 @@ class ExponentialRange:
         """The privacy event of one release."""
         return self.quartiles.event
 
-    def release(
-        self, column: Ranked, noise: Noise | None = None
-    ) -> tuple[float, tuple[float, float] | None, bool]:
-        """Release the range, its interval if asked for, and whether that says nothing."""
+    def release(self, column: Ranked, noise: Noise | None = None) -> Selected:
+        """Release the range, with an interval if that is asked for."""
         lower, upper = self.quartiles.release(column, noise)
+        found = Selected(upper.value - lower.value, upper.index - lower.index)
         if lower.interval is None or upper.interval is None:
-            return upper.value - lower.value, None, False
+            return found
         least = max(0.0, upper.interval[0] - lower.interval[1])
         ends = least, upper.interval[1] - lower.interval[0]
-        return upper.value - lower.value, ends, lower.whole or upper.whole
+        return attrs.evolve(found, interval=ends, whole=lower.whole or upper.whole)
 
 
 def for_units(event: dp.DpEvent, records: int) -> dp.DpEvent:

@@ -29,6 +29,7 @@ from prudent.release.request import (
 )
 
 _VALUES = 100  # distinct values of the synthetic records, so that a mode has few candidates
+_RECORDS = 2 * FEW_READ  # synthetic ones of each group
 _GROUPS = 2  # that are rehearsed
 
 
@@ -53,13 +54,11 @@ def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> P
             sizes = sizes_of_groups(column.share.whole, at_least=1)
             note(str(sizes_of_groups.__doc__), sizes)
         if isinstance(column, TableColumn):
-            known = (lambda: 2 * FEW_READ) if part.request.by is not None else None  # by that query
-            bounds, noise = part.request.bounds, ReproducibleNoise(0)
-            made_up = [_rehearsed(each, 2 * FEW_READ, bounds, note, known) for each in columns]
+            made_up = [_rehearsed(each, part.request, note) for each in columns]
             asked = attrs.evolve(part.request, delta=part.request.delta or 1e-6)
             priced = redact_errors(price, part.statistic, asked, made_up[0])
-            own = dict(enumerate(made_up))
-            PricedPart(part.statistic, own, priced.preview, priced).answer(None, noise)
+            rehearsed = PricedPart(part.statistic, dict(enumerate(made_up)), priced.preview, priced)
+            rehearsed.answer(None, ReproducibleNoise(0))
         shown[place] = attrs.evolve(shown[place], queries=tuple(queries))
     if not preview.parts:
         return shown[0]
@@ -69,20 +68,12 @@ def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> P
 Note: TypeAlias = Callable[[str, ir.Expr], None]
 
 
-def _rehearsed(
-    column: TableColumn,
-    records: int,
-    bounds: tuple[Any, Any] | None,
-    note: Note,
-    size: Callable[[], int] | None = None,
-) -> TableColumn:
+def _rehearsed(column: TableColumn, request: Request, note: Note) -> TableColumn:
     """A column of synthetic records, which notes the queries that it would send to the real one."""
-    rows = _made_up(column.rows, records, column.scale.given_bounds(bounds) or (0.0, 100.0))
-    options: dict[str, Any] = {
-        "scale": column.scale,
-        "contribution": column.contribution,
-        "size": size,
-    }
+    rows = _made_up(column.rows, column.scale.given_bounds(request.bounds) or (0.0, 100.0))
+    options: dict[str, Any] = {"scale": column.scale, "contribution": column.contribution}
+    if request.by is not None:  # the query for the sizes of all groups tells it
+        options["size"] = lambda: _RECORDS
     if isinstance(column, PairColumn):
         pairs = PairColumn(rows, dtype=column.dtype, other=column.second.scale, **options)
         _watch(pairs.second, column.second, note)
@@ -110,10 +101,10 @@ def _watch(found: TableColumn, column: TableColumn, note: Note) -> None:
     )[0]
 
 
-def _made_up(rows: ir.Table, records: int, bounds: tuple[float, float]) -> ir.Table:
+def _made_up(rows: ir.Table, bounds: tuple[float, float]) -> ir.Table:
     """Synthetic records: evenly spaced numbers, repeated; for other types NULL in every row."""
     backend = ibis.duckdb.connect()
-    numbers = f"SELECT range % {_VALUES} AS place FROM range({records})"
+    numbers = f"SELECT range % {_VALUES} AS place FROM range({_RECORDS})"
     table = backend.sql(numbers, schema=ibis.schema({"place": "int64"}))
     low, high = bounds
     number = double(low) + table.place * double((high - low) / _VALUES)

@@ -60,7 +60,7 @@ from prudent.release.outcome import (
     UnknownSpread,
     notes_of,
 )
-from prudent.release.questions.tables import Ask, answered, conjunction
+from prudent.release.questions.tables import Ask, answered, by_group, conjunction
 from prudent.release.questions.tables import ReleasedTable as Table
 from prudent.release.questions.text import (
     NEAREST,
@@ -360,42 +360,62 @@ class _Query:
         of_what: dict[str, tuple[str | None, str]] = {}
         price: dict[str, Any] = {"epsilon": table.epsilon, "delta": table.delta}
         price["protected"] = table.protected
+        kept = [groups[row] for row in rows]
         for item in self.items:
             if item.plain is None:
-                ends = self._ends(item, [groups[row] for row in rows], table)
-                values_of = [of(item)[row] for row in rows]
+                intervals = self._ends(item, kept, table)
                 outcomes = {
-                    groups[row]: _post_processed(
-                        value, each, table, self._notes(item, groups[row], table)
-                    )
-                    for row, value, each in zip(rows, values_of, ends, strict=True)
+                    group: self._outcome(item, of(item)[row], ends, table, group)
+                    for row, group, ends in zip(rows, kept, intervals, strict=True)
                 }
                 of_what[item.title] = (None, item.title)
             else:
-                name = self.asks[int(item.plain.removeprefix("part_"))].title
-                answer, of_what[item.title] = table.answers[name], table.columns[name]
-                outcomes = {
-                    groups[row]: answer[groups[row]] if self.keys else answer for row in rows
-                }
+                title = self._title(item.plain)
+                outcomes = {group: by_group(table.answers[title])[group] for group in kept}
+                of_what[item.title] = table.columns[title]
             answers[item.title] = (
                 Groups(outcomes, self.labels, **price) if self.keys else outcomes[None]
             )
         notes = (*table.notes, *self.notes)
         return attrs.evolve(table, answers=answers, columns=of_what, notes=notes)
 
-    def _notes(self, item: _Item, group: Hashable, table: Table) -> Iterator[str]:
-        """What is to be known of the numbers that one is computed from, such as their bounds."""
-        for name in dict.fromkeys(each for each in item.used if each.startswith("part_")):
-            title = self.asks[int(name.removeprefix("part_"))].title
-            answer = table.answers[title]
-            for note in notes_of({None: answer[group] if self.keys else answer}):
-                yield f"{title}: {note}"
+    def _title(self, name: str) -> str:
+        """The title of the question that `part_0`, … stands for."""
+        return self.asks[int(name.removeprefix("part_"))].title
+
+    def _outcome(
+        self,
+        item: _Item,
+        value: Any,
+        ends: tuple[float, float] | None,
+        table: Table,
+        group: Hashable,
+    ) -> Released:
+        """A computed value, which may be published; it costs nothing beyond the whole query."""
+        spread: Any = UnknownSpread() if value is None else None
+        if ends is not None and value is not None:
+            spread = ReleasedInterval(*ends, _CONFIDENCE)
+        titles = [self._title(name) for name in item.used if name.startswith("part_")]
+        return Released(
+            value,
+            Branch.SELECTED,
+            event=table.event,
+            mechanism="post-processing",
+            spread=spread,
+            epsilon=table.epsilon,
+            delta=table.delta,
+            notes=tuple(  # what is to be known of the numbers in it, such as their bounds
+                f"{title}: {note}"
+                for title in dict.fromkeys(titles)
+                for note in notes_of({None: by_group(table.answers[title])[group]})
+            ),
+            protected=table.protected,
+        )
 
     def _values(self, table: Table, groups: Sequence[Hashable]) -> Iterator[tuple[str, list[Any]]]:
         for place, ask in enumerate(self.asks):
-            answer = table.answers[ask.title]
-            outcomes = [answer[group] if self.keys else answer for group in groups]
-            yield f"part_{place}", [outcome.plain().get("value") for outcome in outcomes]
+            outcomes = by_group(table.answers[ask.title])
+            yield f"part_{place}", [outcomes[group].plain().get("value") for group in groups]
         for place in range(len(self.keys)):
             own = [group[place] if isinstance(group, tuple) else group for group in groups]
             yield f"key_{place}", own
@@ -417,12 +437,9 @@ class _Query:
         once = len(set(names)) == len(names) and 0 < len(names) <= _CORNERS
         if not plain or not once or any(name.startswith("key_") for name in names):
             return [None] * len(groups)
-        answers = [
-            table.answers[self.asks[int(name.removeprefix("part_"))].title] for name in names
-        ]
+        answers = [by_group(table.answers[self._title(name)]) for name in names]
         known: list[Any] = [
-            [_interval(answer[group] if self.keys else answer, len(names)) for answer in answers]
-            for group in groups
+            [_interval(answer[group], len(names)) for answer in answers] for group in groups
         ]
         corners: list[tuple[float, ...]] = []
         for each in known:
@@ -469,26 +486,6 @@ def _span(found: Sequence[Any], signs: Sequence[Sequence[Any]]) -> tuple[float, 
     low, high = float(min(found)), float(max(found))
     slack = 1e-12 * max(abs(low), abs(high))  # of rounding
     return math.nextafter(low - slack, -math.inf), math.nextafter(high + slack, math.inf)
-
-
-def _post_processed(
-    value: Any, ends: tuple[float, float] | None, table: Table, notes: Iterator[str]
-) -> Released:
-    """A computed value, which may be published; it costs nothing beyond the whole query."""
-    spread: Any = UnknownSpread() if value is None else None
-    if ends is not None and value is not None:
-        spread = ReleasedInterval(*ends, _CONFIDENCE)
-    return Released(
-        value,
-        Branch.SELECTED,
-        event=table.event,
-        mechanism="post-processing",
-        spread=spread,
-        epsilon=table.epsilon,
-        delta=table.delta,
-        notes=tuple(notes),
-        protected=table.protected,
-    )
 
 
 @attrs.frozen

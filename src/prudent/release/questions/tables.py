@@ -25,9 +25,9 @@ from prudent.release.outcome import (
 from prudent.release.request import Condition, Part, Request, Statistic, release_all
 from prudent.release.statistics.summaries import Description
 
-_OWN = ("per_unit", "groups_per_unit", "where", "read_as")
-"""The options of the table that a question may have of its own: one of another unit would not be
-protected as the price says.
+_OWN = ("per_unit", "where", "read_as")
+"""The options of the table that a question may have of its own: one of another unit, or of a unit
+in more groups, would not be protected as the price says.
 """
 
 _OF_THE_WHOLE = {"epsilon", "delta", "receipt", "dry_run"}
@@ -102,7 +102,7 @@ def conjunction(whole: Condition | None, own: Condition | None) -> Condition | N
 Questions: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[Ask | str]
 
 
-def _by_group(answer: Any) -> Mapping[Hashable, Any]:
+def by_group(answer: Any) -> Mapping[Hashable, Any]:
     """The outcomes of an answer by group; by None without groups."""
     return answer if isinstance(answer, Groups) else {None: answer}
 
@@ -139,13 +139,13 @@ class ReleasedTable(Answer):
 
     def groups(self) -> list[Hashable]:
         """The groups, in order; None alone without groups."""
-        return list(_by_group(next(iter(self.answers.values()))))
+        return list(by_group(next(iter(self.answers.values()))))
 
     def rows(self) -> Iterator[LabelledRow]:
         """For each number its group, and its column, statistic, value, interval and status."""
         for name, answer in self.answers.items():
             column, statistic = self.columns[name]
-            for group, outcome in _by_group(answer).items():
+            for group, outcome in by_group(answer).items():
                 labels = {} if group is None else answer.labels(group)
                 for part, row in rows_of(outcome):
                     what = statistic if part is None else part
@@ -169,7 +169,7 @@ class ReleasedTable(Answer):
             labels = first.labels(group) if isinstance(first, Groups) else {}
             facts: dict[str, Any] = {}
             for name, answer in self.answers.items():
-                outcome = _by_group(answer)[group]
+                outcome = by_group(answer)[group]
                 for part, row in rows_of(outcome):
                     title = name if part is None else f"{name} {part}"
                     ends = {f"{title} {end}": row[end] for end in ("low", "high")}
@@ -187,7 +187,7 @@ class ReleasedTable(Answer):
         known: dict[Hashable, Any] = {
             name if group is None else (name, group_title(group)): outcome
             for name, answer in self.answers.items()
-            for group, outcome in _by_group(answer).items()
+            for group, outcome in by_group(answer).items()
         }
         if not known or any(hasattr(each, "edges") for each in known.values()):
             return self.lines()
@@ -197,15 +197,15 @@ class ReleasedTable(Answer):
     def values(self) -> Iterator[Any]:
         """All outcomes."""
         for answer in self.answers.values():
-            yield from _by_group(answer).values()
+            yield from by_group(answer).values()
 
     @override
     def lines(self) -> list[str]:
         found = []
         for name, answer in self.answers.items():
-            if not _by_group(answer):
+            if not by_group(answer):
                 found.append(f"{name}: {NO_GROUPS}")
-            for group, outcome in _by_group(answer).items():
+            for group, outcome in by_group(answer).items():
                 where = "" if group is None else f", {group_title(group)}"
                 lines = outcome.lines()
                 first = "" if isinstance(outcome, Description) else f" {lines.pop(0)}"
@@ -290,11 +290,9 @@ def described(request: Request) -> ReleasedTable | Preview:
             found.append(Ask("proportion", name))
         elif (dtype.is_numeric() or dtype.is_temporal()) and not dtype.is_time():
             found.append(Ask("describe", name))
-        elif dtype.is_string() and name not in opened.text:
+        elif dtype.is_string() or name in opened.text:
             found.append(Ask("count", name))
-            if request.unit is None:
+            if request.unit is None and name not in opened.text:
                 found.append(Ask("count_distinct", name))
-        elif name in opened.text:
-            found.append(Ask("count", name))
     answer = answered(found, request)
     return attrs.evolve(answer, notes=(*answer.notes, UNDECLARED)) if opened.text else answer

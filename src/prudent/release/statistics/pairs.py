@@ -95,13 +95,10 @@ class PairSums:
         return max(0, self._most.bit_length() - _BITS_OF_NOISE)
 
     @property
-    def _size(self) -> int:
-        return {"weighted": 2, "covariance": 4, "correlation": 6}[self.kind]
-
-    @property
     def sensitivity(self) -> int:
         """How far one pair moves the sums, in multiples of 2**s."""
-        return (self._most + self._size * ((1 << self._shift) - 1)) >> self._shift
+        size = {"weighted": 2, "covariance": 4, "correlation": 6}[self.kind]
+        return (self._most + size * ((1 << self._shift) - 1)) >> self._shift
 
     def read(self, pairs: PairColumn) -> list[int]:
         """The sums of the pairs, exact but for the rounding, in multiples of 2**s."""
@@ -172,7 +169,8 @@ class PairMoments:
         return first.diameter * first.spacing, second.diameter * second.spacing
 
     def _of(self, sums: Sequence[float]) -> float:
-        covariance, first, second = _moments(sums, *_means(sums))
+        few = sum(sums[:4]) < 1
+        covariance, first, second = (0.0, 0.0, 0.0) if few else _about(sums, *_means(sums))
         wide, high = self._widths
         if self.sums.kind == "covariance":
             return min(0.25, max(-0.25, covariance)) * wide * high
@@ -225,12 +223,6 @@ def _about(sums: Sequence[float], t: float, u: float) -> tuple[float, float, flo
     ones = first - sums[4] / 2 - 2 * t * first + t * t * count
     twos = second - sums[5] / 2 - 2 * u * second + u * u * count
     return product / count, ones / count, twos / count
-
-
-def _moments(sums: Sequence[float], t: float, u: float) -> tuple[float, float, float]:
-    """Covariance and variances, about the means."""
-    found = _about(sums, t, u)
-    return found if sum(sums[:4]) >= 1 else (0.0, 0.0, 0.0)
 
 
 def _root(variances: Sequence[float]) -> float:

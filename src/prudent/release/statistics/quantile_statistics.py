@@ -115,25 +115,22 @@ class Quantile(Tested):
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
         if not isinstance(priced.mechanism, QuantileSelector):
             return super().answer(priced, records, noise)
+        chosen: Any = priced.mechanism.chosen  # an `ExponentialQuantile`
         selected = priced.mechanism.release(records, noise)
-        found = chosen_value(
-            selected.value,
-            selected.interval,
-            selected.whole,
-            priced.mechanism.chosen.confidence,
-            records.scale,
-        )
+        found = chosen_value(selected, chosen.confidence, records.scale)
         if not selected.whole or selected.among is None:
             return found
-        return attrs.evolve(found, notes=(self._advice(priced, selected.among, records),))
+        advice = self._advice(chosen, selected.among, records)
+        return attrs.evolve(found, notes=(advice,))
 
-    def _advice(self, priced: Priced, among: tuple[float, float], records: Column) -> str:
+    def _advice(
+        self, chosen: ExponentialQuantile, among: tuple[float, float], records: Column
+    ) -> str:
         """How many records would do, without bounds and with released ends as bounds.
 
         It follows from p, ε and what was released; how many records there are is not known.
         """
-        share = float_share(priced.preview.epsilon, records.contribution.records)
-        chosen: ExponentialQuantile = priced.mechanism.chosen
+        share = chosen.epsilon / (1 - WIDE_SHARE - NARROW_SHARE)  # bounds cost nothing
         near = attrs.evolve(chosen, epsilon=share, measure=_measure(among, records.scale))
         enough = (rounded_up(each.enough_records, 2) for each in (chosen, near))
         without, with_bounds = (f"{int(float(each)):,}" for each in enough)
@@ -226,9 +223,8 @@ class Range(Tested):
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
         if not isinstance(priced.mechanism, QuantileSelector):
             return super().answer(priced, records, noise)
-        number, interval, useless = priced.mechanism.release(records, noise)
-        confidence = priced.mechanism.chosen.confidence
-        return chosen_value(number, interval, useless, confidence, records.scale, difference=True)
+        selected, chosen = priced.mechanism.release(records, noise), priced.mechanism.chosen
+        return chosen_value(selected, chosen.confidence, records.scale, difference=True)
 
 
 @attrs.frozen
@@ -287,17 +283,12 @@ class QuantileSelector:
 
 
 def chosen_value(
-    number: float,
-    interval: tuple[float, float] | None,
-    useless: bool,
-    confidence: float,
-    scale: Scale,
-    difference: bool = False,
+    selected: Selected, confidence: float, scale: Scale, difference: bool = False
 ) -> Released:
     """A number that was chosen by rank, as a value of its column with the interval around it."""
-    spread = None
-    if interval is not None:
-        known = ReleasedInterval(*interval, confidence, useless)
+    number, spread = selected.value, None
+    if selected.interval is not None:
+        known = ReleasedInterval(*selected.interval, confidence, selected.whole)
         spread = ScaledSpread(number, known, scale, difference)
     value = scale.difference(number) if difference else scale.value(number)
     return Released(value, Branch.SELECTED, spread=spread)

@@ -183,13 +183,6 @@ class _Parts:
     numbers: tuple[float, ...] = ()  # the edges, given or released
     column: str | None = None  # the name of the column
 
-    @property
-    def events(self) -> list[dp.DpEvent]:
-        """The privacy events of the edges."""
-        if self.interval is None or self.quantiles is None:
-            return []
-        return [*self.interval.events, self.quantiles.event]
-
     def edges(self, pool: Column, bins: int, noise: Noise) -> tuple[float, ...]:
         """Release edges between which there are about as many records each, or fewer bins.
 
@@ -226,6 +219,7 @@ class Bins(Statistic):
         additive(request)  # checks the options
         fold, rest = request.fold, request.epsilon
         own: dict[str, Any] = {"column": request.column}
+        events: list[dp.DpEvent] = []  # of the edges
         if self.edges is not None:
             own |= {"numbers": tuple(_given(self.edges, records.scale))}
         else:
@@ -236,10 +230,11 @@ class Bins(Statistic):
             quantiles = CountedQuantiles((HALF,), tree, units, 0.0, MANY_BRANCHES)
             interval = PrivateInterval.of(pool, wide, narrow)
             own |= {"interval": interval, "quantiles": quantiles}
+            events = [*interval.events, quantiles.event]
         mechanism = additive(request, rest)
         scale = mechanism.scale(records.contribution.records)
         parts = _Parts(mechanism, NoiseSpread(mechanism.distribution, scale, 1.0), **own)
-        event = composed([*parts.events, repeated(mechanism.event, fold)])
+        event = composed([*events, repeated(mechanism.event, fold)])
         public = preview("histogram", mechanism, request, event, parts.spread)
         return Priced(preview=public, mechanism=parts, of_all_groups=True)
 
@@ -499,6 +494,5 @@ class Summary(Statistic):
 
     def _quantile(self, one: Selected, plan: DescriptionPlan, records: Column) -> Released:
         """A quantile; a tail of too few records may be anywhere: it is within the clipping."""
-        confidence, scale = plan.quantiles.confidence, records.scale
-        found = chosen_value(one.value, one.interval, one.whole, confidence, scale)
+        found = chosen_value(one, plan.quantiles.confidence, records.scale)
         return attrs.evolve(found, event=plan.event, mechanism="exponential")

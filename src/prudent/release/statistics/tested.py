@@ -32,7 +32,7 @@ from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.lattice import FloatArray, IntArray, Lattice, check_bounds
 from prudent.release.margins import RobustValue, Window
 from prudent.release.noise import Noise
-from prudent.release.outcome import Outcome, Refused, Released, ScaledSpread
+from prudent.release.outcome import Outcome, Refused, ScaledSpread
 from prudent.release.ptr import ProposeTestReleaseMechanism as Mechanism
 from prudent.release.request import Priced, Request, Statistic, check_single
 
@@ -278,23 +278,41 @@ class Tested(Statistic):
     ) -> Priced:
         """The price of a release by a calibrated mechanism."""
         check_single(records, "a release that is tested first", "propose")
-        public = attrs.evolve(preview(name, mechanism, request), notes=notes)
-        return Priced(preview=public, mechanism=mechanism)
+        noisy = mechanism.propose > 0
+        spread = mechanism.spread(mechanism.robust_noise_multiplier * mechanism.steps)
+        preview = Preview(
+            statistic=name,
+            mechanism="propose-test-release",
+            epsilon=request.epsilon,
+            delta=request.required_delta,
+            event=mechanism.event,
+            proposal=mechanism.propose or None,
+            noise_scale=spread.deviation if noisy else None,
+            half_width=spread.half_width(0.95) if noisy else None,
+            threshold=mechanism.threshold,
+            notes=notes,
+        )
+        return Priced(preview=preview, mechanism=mechanism)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
-        mechanism = priced.mechanism
+        mechanism: Mechanism = priced.mechanism
 
         def measured(records: Column) -> RobustValue:
             return self.measure(records, mechanism, mechanism.steps, mechanism.cap)
 
-        outcome = mechanism.release(records, measured, noise=noise)
-        if isinstance(outcome, Released):
-            outcome = attrs.evolve(outcome, value=margins.read(outcome.value))
+        outcome, scale = mechanism.release(records, measured, noise=noise), records.scale
         if isinstance(outcome, Refused):  # what would help depends on no record
             advice = f"{self.advice} Asking again, even for the same, costs again."
-            outcome = attrs.evolve(outcome, reason=f"{outcome.reason} {advice}")
-        return displayed(outcome, records.scale, self.difference)
+            return attrs.evolve(outcome, reason=f"{outcome.reason} {advice}")
+        number = margins.read(outcome.value)
+        if scale.plain or outcome.spread is None:
+            return attrs.evolve(outcome, value=number)
+        return attrs.evolve(
+            outcome,
+            value=scale.difference(number) if self.difference else scale.value(number),
+            spread=ScaledSpread(number, outcome.spread, scale, self.difference),
+        )
 
     @override
     def distance(self, priced: Priced, records: Column, value: Any) -> tuple[int, Any, Any]:
@@ -329,35 +347,6 @@ def calibrate(
 def proposal(propose: Any, scale: Scale) -> float:
     """The proposal as a number of units of the scale."""
     return _validate.positive(propose=scale.given_length("propose", propose))
-
-
-def preview(name: str, mechanism: Mechanism, request: Request) -> Preview:
-    """What is known of the release before the data are read."""
-    noisy = mechanism.propose > 0
-    spread = mechanism.spread(mechanism.robust_noise_multiplier * mechanism.steps)
-    return Preview(
-        statistic=name,
-        mechanism="propose-test-release",
-        epsilon=request.epsilon,
-        delta=request.required_delta,
-        event=mechanism.event,
-        proposal=mechanism.propose or None,
-        noise_scale=spread.deviation if noisy else None,
-        half_width=spread.half_width(0.95) if noisy else None,
-        threshold=mechanism.threshold,
-    )
-
-
-def displayed(outcome: Outcome, scale: Scale, difference: bool = False) -> Outcome:
-    """The outcome with its number as a value of the column's type."""
-    if scale.plain or not isinstance(outcome, Released) or outcome.spread is None:
-        return outcome
-    number = outcome.value
-    return attrs.evolve(
-        outcome,
-        value=scale.difference(number) if difference else scale.value(number),
-        spread=ScaledSpread(number, outcome.spread, scale, difference),
-    )
 
 
 @attrs.frozen
