@@ -444,16 +444,13 @@ class HostNoise:
         spacing = spacing_of(deviation) if spacing is None else spacing
         reader = self._noise.at(state.taken)
         for index, part in enumerate(torch.split(total, _CHUNK)):
-            finer = functools.partial(self._finer, state.taken, index * _CHUNK)
+
+            def finer(places: Tensor, start: int = index * _CHUNK) -> Tensor:
+                word = functools.partial(self._noise.word, step=state.taken, rank=FINER_RANK)
+                return torch.cat([word(start + place) for place in places.tolist()])
+
             drawn = normals(reader.words(len(part) + len(part) % 2), finer)[: len(part)]
             part.copy_(rounded(part, drawn.to(self._device), deviation, spacing))
-
-    def _finer(self, step: int, start: int, places: Tensor) -> Tensor:
-        """Further random words for a few places of the keystream."""
-        stream, rank = self._noise, FINER_RANK
-        return torch.cat(
-            [stream.word(start + place, step=step, rank=rank) for place in places.tolist()]
-        )
 
 
 class DeviceNoise(NoCopyMixin):

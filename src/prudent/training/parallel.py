@@ -273,12 +273,8 @@ class DistributedGroup(Processes):
     @override
     def largest(self, ids: Tensor | None) -> int:
         if ids is None:
-            raise ArgumentError(
-                "ids",
-                f"in every Chunk, because {self.count} processes order their records jointly",
-                got=None,
-                hint="Pass the ids of the sampled batch.",
-            )
+            allowed = f"in every Chunk, because {self.count} processes order their records jointly"
+            raise ArgumentError("ids", allowed, got=None, hint="Pass the ids of the sampled batch.")
         largest = torch.tensor(len(ids))
         with self.watched():
             distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self._hosts)
@@ -315,23 +311,22 @@ class DistributedGroup(Processes):
             scale.to(norms.dtype),
         )
 
+    def _exchanged(self, exchange: Callable[..., object], value: Tensor, *first: int) -> Tensor:
+        with self.watched():
+            exchange(value, *first)
+        return value
+
     @override
     def summed(self, part: Tensor) -> Tensor:
-        with self.watched():
-            distributed.all_reduce(part)
-        return part
+        return self._exchanged(distributed.all_reduce, part)
 
     @override
     def collected(self, part: Tensor) -> Tensor:
-        with self.watched():
-            distributed.reduce(part, 0)
-        return part
+        return self._exchanged(distributed.reduce, part, 0)
 
     @override
     def sent(self, value: Tensor) -> Tensor:
-        with self.watched():
-            distributed.broadcast(value, 0)
-        return value
+        return self._exchanged(distributed.broadcast, value, 0)
 
     @override
     def gathered(self, value: Answer) -> list[Answer]:
@@ -443,12 +438,9 @@ def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
         return model
     copies = distributed.get_world_size(model.process_group)
     if copies != processes.count:
-        raise ArgumentError(
-            "model",
-            f"a DistributedDataParallel of the {processes.count} processes of the run",
-            shown=f"one of {copies}",
-            hint="Pass processes=join(device), or the wrapped model itself.",
-        )
+        allowed = f"a DistributedDataParallel of the {processes.count} processes of the run"
+        hint = "Pass processes=join(device), or the wrapped model itself."
+        raise ArgumentError("model", allowed, shown=f"one of {copies}", hint=hint)
     inner: nn.Module = model.module
     return inner
 

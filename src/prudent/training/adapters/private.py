@@ -242,12 +242,10 @@ class PrivacyTarget:
     def in_epochs(self, batch: int, count: int, batches: int) -> Plan:
         """The plan for epochs of so many batches, of an expected size, of `count` records."""
         given = self.noise_multiplier is not None
+        why = "epsilon, delta and epochs are all needed, or noise_multiplier and epochs, unless "
+        why += "there is a plan"
         for name in ("epochs",) if given else ("epsilon", "delta", "epochs"):
             if getattr(self, name) is None:
-                why = (
-                    "epsilon, delta and epochs are all needed, or noise_multiplier and epochs, "
-                    "unless there is a plan"
-                )
                 raise ArgumentError(name, "to be given", got=None, why=why)
         for name in ("epsilon", "aggregation") if given else ():
             if getattr(self, name) is not None:
@@ -502,12 +500,12 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
         if watch is not None and outcome is not None and (self.steps - 1) % watch.loss_every == 0:
             noise = watch.deviation(self._release.expected_batch)
             shown |= {"train_loss": float(outcome.watched), "train_loss_noise": noise}
-        due = held_out is not None and held_out.settings.is_due(self.steps, self.plan.steps)
-        # Two optimizers of a run with bands may arrive at one step, which is paid for once.
-        tested = _TESTED.setdefault(self._charge.name, set())
-        if held_out is not None and due and self.steps not in tested:
-            tested.add(self.steps)
-            shown |= held_out.release(self._release, self._key)
+        if held_out is not None and held_out.settings.is_due(self.steps, self.plan.steps):
+            # Two optimizers of a run with bands may arrive at one step, which is paid for once.
+            tested = _TESTED.setdefault(self._charge.name, set())
+            if self.steps not in tested:
+                tested.add(self.steps)
+                shown |= held_out.release(self._release, self._key)
         return shown
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -662,24 +660,18 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
 def check_capturable(model: nn.Module) -> None:
     """Raise an error if the forward passes of a model cannot be captured."""
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        raise ArgumentError(
-            "model",
-            "in one process, on one device",
-            shown=type(model).__name__,
-            hint="Use prudent.fit, which several processes may call.",
-        )
+        allowed = "in one process, on one device"
+        hint = "Use prudent.fit, which several processes may call."
+        raise ArgumentError("model", allowed, shown=type(model).__name__, hint=hint)
     if hasattr(model, "_orig_mod"):
         hint = "Give the model itself, before torch.compile."
         raise ArgumentError("model", "that is not compiled", shown="one that is", hint=hint)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ArgumentError("model", "with a parameter that requires a gradient", shown="none")
     if getattr(type(model), "_is_captured", False):
-        raise ArgumentError(
-            "model",
-            "an ordinary model",
-            shown="one that is already private",
-            hint="copy.deepcopy(model) is an ordinary copy of it.",
-        )
+        shown = "one that is already private"
+        hint = "copy.deepcopy(model) is an ordinary copy of it."
+        raise ArgumentError("model", "an ordinary model", shown=shown, hint=hint)
 
 
 def _capture(model: nn.Module, forward: Callable[..., Any]) -> None:

@@ -125,12 +125,9 @@ class Execution:
         processes = join(local_device(self.device))
         if processes.count == 1:
             if self.distributed:
-                raise ArgumentError(
-                    "distributed",
-                    "False or None in one process",
-                    got=True,
-                    hint="Start several: torchrun --nproc-per-node 2 ...",
-                )
+                allowed = "False or None in one process"
+                hint = "Start several: torchrun --nproc-per-node 2 ..."
+                raise ArgumentError("distributed", allowed, got=True, hint=hint)
             return self, processes
         return attrs.evolve(self, device=local_device(self.device)), processes
 
@@ -327,12 +324,9 @@ def scheduler_of(make: Scheduler | None, optimizer: torch.optim.Optimizer) -> LR
         return None
     scheduler = make(optimizer) if callable(make) else make
     if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
-        raise ArgumentError(
-            "scheduler",
-            "a function of the optimizer that returns a torch scheduler of the step alone",
-            shown=type(scheduler).__name__,
-            hint="Such as scheduler=lambda optimizer: CosineAnnealingLR(optimizer, T_max=steps).",
-        )
+        allowed = "a function of the optimizer that returns a torch scheduler of the step alone"
+        hint = "Such as scheduler=lambda optimizer: CosineAnnealingLR(optimizer, T_max=steps)."
+        raise ArgumentError("scheduler", allowed, shown=type(scheduler).__name__, hint=hint)
     file = io.BytesIO()
     try:
         torch.save(scheduler.state_dict(), file)

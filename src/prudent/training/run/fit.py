@@ -171,6 +171,6 @@ def fit(
         facts |= {"predictable": predictable, "files": [] if out is None else [out / CHECKPOINT]}
         first(partial(run.charge.write_receipt, file, lambda: state, **facts))
     first(run.charge.note_release)
-    best = run.best.step if run.best is not None and run.best.keeps else None
+    best = run.best.step if run.best.keeps else None
     protected = run.charge.protected
     return Fitted(model, plan, history, run.pass_rate, predictable, lost, protected, best)

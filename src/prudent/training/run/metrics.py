@@ -125,7 +125,11 @@ class Recorder(contextlib.ExitStack):
         self._path = None if folder is None else folder / "metrics.jsonl"
         if self._path is not None:
             with resumable():
-                _keep_until(self._path, start)
+                before = self._path.read_text(errors="replace") if self._path.exists() else ""
+                kept = [line for line in before.splitlines() if start and _step_of(line) <= start]
+                if (text := "".join(line + "\n" for line in kept)) != before:
+                    with replacing(self._path) as file:
+                        file.write(text)
         self._progress = Progress(
             BarColumn(bar_width=10),  # narrow, so that the line fits into 80 columns
             MofNCompleteColumn(),
@@ -164,15 +168,6 @@ class Recorder(contextlib.ExitStack):
                 settle(file)  # before the checkpoint, after which it is not written again
 
 
-def _keep_until(path: Path, step: int) -> None:
-    before = path.read_text(errors="replace") if path.exists() else ""
-    kept = [line for line in before.splitlines() if step and _step_of(line) <= step]
-    text = "".join(line + "\n" for line in kept)
-    if text != before:
-        with replacing(path) as file:
-            file.write(text)
-
-
 def last_entry(folder: Path) -> dict[str, Any]:
     """The last complete entry that a run has written to a folder, as `Metrics.plain` made it.
 
@@ -198,9 +193,9 @@ def _step_of(line: str) -> float:
 
 @attrs.define
 class BestModel:
-    """Follows one number of the metrics of a run."""
+    """Follows one number of the metrics of a run, or none."""
 
-    monitor: str  # its name; one that ends in "loss" is better if it is lower
+    monitor: str | None  # its name; one that ends in "loss" is better if it is lower
     patience: int | None  # values in a row without a better one that end the run; None: none do
     keeps: bool  # whether the model with the best value is what the run returns
     certain: bool  # whether the plan releases this number, though not every time
@@ -212,19 +207,15 @@ class BestModel:
     @classmethod
     def of(
         cls, plan: Plan, model: nn.Module, monitor: str | None, patience: int | None, *, keeps: bool
-    ) -> "BestModel | None":
-        """What to follow in a run; None: nothing."""
+    ) -> Self:
+        """What to follow in a run: nothing without patience, if no model is kept."""
         if patience is None and not keeps:
-            return None
+            return cls(None, None, keeps=False, certain=True)
         released = [] if plan.held_out is None else [plan.held_out.name]
         released += [] if plan.watch is None else ["train_loss"]
         if monitor is None and not released:
-            raise ArgumentError(
-                "monitor",
-                "the name of a number that the run shows",
-                got=None,
-                hint="Name a result of evaluate, or give the plan a prudent.HeldOut.",
-            )
+            hint = "Name a result of evaluate, or give the plan a prudent.HeldOut."
+            raise ArgumentError("monitor", _A_NUMBER, got=None, hint=hint)
         if keeps and has_shards(model):
             raise ArgumentError("keep_best", "False for a model sharded by fully_shard", got=True)
         monitor = released[0] if monitor is None else monitor
@@ -237,7 +228,7 @@ class BestModel:
 
     def follow(self, step: int, value: float | None, model: nn.Module) -> None:
         """Compare a new value of a model with the best; None: there was none this time."""
-        best, lower = self.value, self.monitor.endswith("loss")
+        best, lower = self.value, str(self.monitor).endswith("loss")
         if value is None:
             self.check(())
         elif not math.isnan(value) and (best is None or (value < best if lower else value > best)):
@@ -247,11 +238,10 @@ class BestModel:
         else:
             self.waited += 1
 
-    def check(self, shown: Container[str]) -> None:
+    def check(self, shown: Container[str | None]) -> None:
         """Raise an error if what an evaluation shows is not what is followed."""
         if not self.certain and self.monitor not in shown:
-            allowed = "the name of a number that the run shows"
-            raise ArgumentError("monitor", allowed, got=self.monitor)
+            raise ArgumentError("monitor", _A_NUMBER, got=self.monitor)
 
     @torch.no_grad()
     def restore_best(self, model: nn.Module) -> None:
@@ -259,10 +249,10 @@ class BestModel:
         if self.keeps and self.model is not None:
             model.load_state_dict(self.model)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any] | None:
         """What a checkpoint holds of it."""
         names = "monitor", "value", "step", "waited", "model"
-        return {name: getattr(self, name) for name in names}
+        return None if self.monitor is None else {name: getattr(self, name) for name in names}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Go on from a checkpoint, unless it followed another number or kept no model."""
@@ -273,6 +263,7 @@ class BestModel:
                 setattr(self, name, value)
 
 
+_A_NUMBER = "the name of a number that the run shows"
 _RARE = 0.05
 
 

@@ -178,13 +178,10 @@ def check_same_records(
 ) -> None:
     """Raise an error unless every process has the same records in the same order."""
     if processes.count > 1 and len(set(processes.gathered((count, fingerprint())))) > 1:
-        raise ArgumentError(
-            name,
-            "with the same records in the same order in every process",
-            shown="different ones",
-            why="a record held by two processes would count twice",
-            hint="Shuffle and split with the same seed in every process.",
-        )
+        allowed = "with the same records in the same order in every process"
+        why = "a record held by two processes would count twice"
+        hint = "Shuffle and split with the same seed in every process."
+        raise ArgumentError(name, allowed, shown="different ones", why=why, hint=hint)
 
 
 def _gather(tensors: tuple[Any, Any], device: torch.device, processes: Processes) -> Gather:

@@ -116,9 +116,8 @@ def planned(args: Any, records: int, plan: Plan | None, wanted: PrivacyTarget) -
     if plan is not None:
         attrs.evolve(wanted, delta=None).refuse_beside_plan()
         if args.max_steps > 0 and args.max_steps != plan.steps:
-            raise ArgumentError(
-                "max_steps", f"unset or plan.steps, {plan.steps}", got=args.max_steps
-            )
+            allowed = f"unset or plan.steps, {plan.steps}"
+            raise ArgumentError("max_steps", allowed, got=args.max_steps)
         return plan
     # The expected number of records of a step: physical batch times accumulation.
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
@@ -126,13 +125,9 @@ def planned(args: Any, records: int, plan: Plan | None, wanted: PrivacyTarget) -
     # As many whole batches in an epoch as Trainer counts, so that the last ends where it says.
     epochs = math.ceil(round(args.num_train_epochs * math.ceil(round(1 / rate, 9)), 9))
     if wanted.aggregation is None and not args.max_grad_norm:
-        raise ArgumentError(
-            "max_grad_norm",
-            "> 0",
-            got=args.max_grad_norm,
-            why="it bounds the gradient of each record",
-            hint="Or pass an aggregation with a clip of its own.",
-        )
+        why = "it bounds the gradient of each record"
+        hint = "Or pass an aggregation with a clip of its own."
+        raise ArgumentError("max_grad_norm", "> 0", got=args.max_grad_norm, why=why, hint=hint)
     steps = args.max_steps if args.max_steps > 0 else epochs
     return wanted.plan(rate, steps, float(args.max_grad_norm or 0.0), records)
 
@@ -158,18 +153,12 @@ def restorable(folder: Any, run: Mapping[str, Any]) -> dict[str, Any]:
     subtracted = "the same noise on other sums could be subtracted"
     state = None if folder is None else load_checkpoint(Path(folder), torch.device("cpu"))
     if state is None:
-        raise refused(
-            "a complete checkpoint of a PrivateTrainer",
-            got=folder,
-            why="without its key the steps since then would be repeated with other noise",
-        )
+        why = "without its key the steps since then would be repeated with other noise"
+        raise refused("a complete checkpoint of a PrivateTrainer", got=folder, why=why)
     if damaged := state.get("files", {}).items() - digests(Path(folder)).items():
-        raise refused(
-            "an intact checkpoint",
-            shown=f"{str(folder)!r}, whose {min(damaged)[0]} is damaged or missing",
-            why=subtracted,
-            hint="Restore the file from a copy, or resume from an earlier checkpoint.",
-        )
+        shown = f"{str(folder)!r}, whose {min(damaged)[0]} is damaged or missing"
+        hint = "Restore the file from a copy, or resume from an earlier checkpoint."
+        raise refused("an intact checkpoint", shown=shown, why=subtracted, hint=hint)
     for name, value in run.items():
         if state[name] != value:
             raise refused(
@@ -209,13 +198,10 @@ def check_reach(engine: Engine, inputs: Any, targets: Any = ()) -> None:
     """Raise an error if the loss of public records reaches nothing that is trained, or warn."""
     unused = unreached(engine, inputs, targets)
     if len(unused) == sum(p.requires_grad for p in engine.model.parameters()):
-        raise ArgumentError(
-            "model",
-            "with a loss that depends on its trained parameters",
-            shown=f"one that reaches none of {listed(unused)}",
-            why="only noise would move them",
-            hint="Check which parameters require gradients and what the model returns as its loss.",
-        )
+        allowed = "with a loss that depends on its trained parameters"
+        shown, why = f"one that reaches none of {listed(unused)}", "only noise would move them"
+        hint = "Check which parameters require gradients and what the model returns as its loss."
+        raise ArgumentError("model", allowed, shown=shown, why=why, hint=hint)
     if unused:
         warn(
             f"The loss of public records does not reach {listed(unused)}: only noise will move "
@@ -232,20 +218,15 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     held.update(p for group in optimizer.param_groups for p in group["params"])
     missed = [name for name, p in own.items() if p.requires_grad and p not in held]
     if missed:
-        raise ArgumentError(
-            "optimizer",
-            "with every trained parameter of the model",
-            shown=f"one without {listed(missed)}",
-            why="they would never move, and their noise would still be paid for",
-            hint="Make the optimizer after adapters are added and layers are frozen.",
-        )
+        allowed = "with every trained parameter of the model"
+        shown = f"one without {listed(missed)}"
+        why = "they would never move, and their noise would still be paid for"
+        hint = "Make the optimizer after adapters are added and layers are frozen."
+        raise ArgumentError("optimizer", allowed, shown=shown, why=why, hint=hint)
     if not held <= set(own.values()):
-        raise ArgumentError(
-            "optimizer",
-            "with parameters of the model alone",
-            shown="one with others",
-            why="their gradients would be used without clipping and noise",
-        )
+        allowed = "with parameters of the model alone"
+        why = "their gradients would be used without clipping and noise"
+        raise ArgumentError("optimizer", allowed, shown="one with others", why=why)
 
 
 def sums_of_frozen(model: nn.Module) -> dict[str, float]:
