@@ -335,7 +335,9 @@ class Run:
         """Take a step; False: it was to repeat one, of which it differs, and is passed over."""
         before = self.step.state.state_dict()
         try:
-            rows = self.sampler.physical_batch
+            # Unless given, it follows from the number of records.
+            is_public = self.plan.relation.size_is_public
+            rows = (self.sampler if is_public else self.execution).physical_batch
             self.last = within_memory(self._update, "physical_batch", rows)
         except OtherReleaseError:
             self.model.zero_grad(set_to_none=True)
