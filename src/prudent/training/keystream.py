@@ -156,12 +156,9 @@ class Key(NoCopyMixin):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.secret, bytes) or len(self.secret) != 32:
-            raise _validate.ArgumentError(
-                "secret",
-                "32 bytes",
-                hint="Use Key.random(), or Key.from_seed(seed) if reproducing a run matters "
-                "more than privacy.",
-            )
+            hint = "Use Key.random(), or Key.from_seed(seed) if reproducing a run matters "
+            hint += "more than privacy."
+            raise _validate.ArgumentError("secret", "32 bytes", hint=hint)
 
     @classmethod
     def random(cls) -> Self:
@@ -200,13 +197,9 @@ def given_or_random(key: Key | None) -> Key:
     if key is None:
         return Key.random()
     if not isinstance(key, Key):
-        raise _validate.ArgumentError(
-            "key",
-            "a Key or None",
-            shown=type(key).__name__,
-            hint="Leave it unset for a secret key; Key.from_seed(seed) makes a run "
-            "reproducible, and its noise predictable.",
-        )
+        hint = "Leave it unset for a secret key; Key.from_seed(seed) makes a run "
+        hint += "reproducible, and its noise predictable."
+        raise _validate.ArgumentError("key", "a Key or None", shown=type(key).__name__, hint=hint)
     if key.predictable:
         warn(
             "The noise is predictable: its key comes from a seed, and whoever knows or guesses the "

@@ -143,10 +143,7 @@ _LEVEL = 1024
 def noise_factor(numbers: int, parameters: int, dtype: torch.dtype) -> float:
     """1 + η, by which the noise on a sum is larger than that of the plan.
 
-    Args:
-        numbers: Numbers in a gradient.
-        parameters: Tensors that they are in.
-        dtype: The type of norms and parameters.
+    For gradients of so many numbers in so many parameters, of the given type as their norms are.
     """
     unit = torch.finfo(dtype).eps / 2
     norms = unit * (2 * (_RUN + numbers / _LEVEL) + parameters + 32)

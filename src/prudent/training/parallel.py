@@ -63,13 +63,9 @@ def check_mesh(model: nn.Module, processes: int) -> None:
     for name, parameter in model.named_parameters():
         mesh: Any = getattr(parameter, "device_mesh", None)
         if mesh is not None and mesh.size() != processes:
-            raise ArgumentError(
-                "model",
-                f"sharded over the {processes} processes of the run",
-                shown=f"{mesh} for {name!r}",
-                hint="Shard it with fully_shard(model) over all of them, without tensor "
-                "parallelism.",
-            )
+            allowed = f"sharded over the {processes} processes of the run"
+            hint = "Shard it with fully_shard(model) over all of them, without tensor parallelism."
+            raise ArgumentError("model", allowed, shown=f"{mesh} for {name!r}", hint=hint)
 
 
 def reshard(model: nn.Module) -> None:
@@ -210,12 +206,8 @@ class Processes:
     ) -> Decision:
         """Decide once for the whole batch and return the decision with this process's weights.
 
-        Args:
-            norms: Norms of this process's part of the batch.
-            valid: False for padding.
-            ids: Record ids of the same rows; required with more than one process.
-            rows: What `largest` returned.
-            decide: Called in one process, with the whole batch ordered by record id.
+        Given are norms, validity and record ids of its own part, and what `largest` returned.
+        `decide` is called in one process, with the whole batch ordered by record id.
         """
         if ids is None:
             return decide(norms, valid)
@@ -399,10 +391,7 @@ class DistributedGroup(Processes):
 def join(device: torch.device, timeout: timedelta = PATIENCE) -> Processes:
     """The processes of the run: those of the process group, or those started by torchrun.
 
-    Args:
-        device: Determines the backend if there is no process group yet: nccl for CUDA, otherwise
-            gloo.
-        timeout: How long a process waits for the others, if there is no process group yet.
+    If there is no group yet, the device determines its backend: nccl for CUDA, otherwise gloo.
     """
     if not distributed.is_available():
         return Processes()

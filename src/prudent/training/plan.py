@@ -244,8 +244,11 @@ class Plan:
         _validate.fields(self, _validate.count, "steps")
         _validate.given_fields(self, _validate.positive, "expected_batch")
         if not isinstance(self.aggregation, Aggregation):
-            allowed = "one of Sum, TrimmedSum, ProposeTestRelease, Mean"
-            raise ArgumentError("aggregation", allowed, got=self.aggregation)
+            raise ArgumentError(
+                "aggregation",
+                "one of Sum, TrimmedSum, ProposeTestRelease, Mean",
+                got=self.aggregation,
+            )
         if self._relation is not None:
             check_relation(relation=self._relation)
         kinds = {"before": dp.DpEvent, "watch": LossRelease, "held_out": HeldOut}
@@ -353,10 +356,7 @@ class Plan:
     ) -> str:
         """The rate, the steps and the ε of the whole run in words, for people to read.
 
-        Args:
-            delta: δ; 1e-5 unless given.
-            taken: Number of steps taken so far, if the run has begun.
-            unit: What neighbours differ in.
+        δ is 1e-5 unless given. Once the run has begun, `taken` steps are taken.
         """
         delta = _SHOWN_DELTA if delta is None else delta
         done = "" if taken is None else f" ({taken:,} taken, {self.steps - taken:,} left)"

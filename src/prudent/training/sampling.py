@@ -255,14 +255,8 @@ class PoissonLoader(DataLoader[Any]):
 
     With people, these are drawn, and a batch lists all slots of each of them one after another.
 
-    Args:
-        loader: The loader to replace.
-        sampler: Draws the batches.
-        batches: Number of batches in an epoch.
-        example: A public record that has the form of all; see `RecordReader`.
-        charge: Made before the first record is drawn. It counts the steps taken, and an epoch
-            begins with the part whose turn it is.
-        units: The records of the loader's data set, or the people whom they belong to.
+    The charge is made before the first record is drawn. It counts the steps taken, and an epoch
+    begins with the part whose turn it is.
 
     Attributes:
         sample_rate: Probability with which a record, or a person, is drawn into a batch.

@@ -156,7 +156,7 @@ class TestData:
         execution, items = Execution(cuda_graph=True), Items(*records())
         for data, example, captures in ((records(), None, capturable), (items, items[0], False)):
             settings = {"options": {"lr": 0.1}, "execution": execution, "example": example}
-            run = Run.prepare(plan_of(), network(), cross_entropy, data, **settings)
+            run = Run(plan_of(), network(), cross_entropy, data, **settings)
             assert run.captures is captures
 
     @pytest.mark.parametrize("data", [5, {"train": []}, iter([]), Stream(), "text"])

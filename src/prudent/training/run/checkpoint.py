@@ -160,9 +160,7 @@ def record_paid(folder: Path, plan: Plan, steps: int, *, renewals: int = 0, run:
 def charged(folder: Path, run: str = "") -> Paid | None:
     """What the run in a folder paid for; None if nothing was charged.
 
-    Raises:
-        NewerFormatError: If a later version wrote the file, in a format unknown to this one.
-        ValueError: If the file is damaged.
+    Raises an error if the file is damaged, or a later version wrote it.
     """
     path = _of(run, folder, "paid.json")
     if not path.exists():

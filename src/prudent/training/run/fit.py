@@ -142,7 +142,7 @@ def fit(
         and the relation declares this number public. With a `unit`, all this holds for
         neighbours that differ in one person, with any number of records.
     """
-    given = dict(locals())  # the others are arguments of `Run.prepare`
+    given = dict(locals())  # the others are arguments of `Run`
     for name in ("unit", "records_per_person", "per_unit", "optimizer_options"):
         del given[name]
     people = Unit.given(unit, records_per_person, per_unit)
@@ -158,7 +158,7 @@ def fit(
                 why="its bad records read the gradients of others, which no accounting covers, so "
                 f"no epsilon is {done}",
             )
-    run = Run.prepare(**given, unit=people, options=optimizer_options)
+    run = Run(**given, unit=people, options=optimizer_options)
     out, file, first = run.reporting.out, run.reporting.receipt_file, run.processes.first
     ReceiptFile.at(run.reporting.receipt)  # found to be writable before anything is charged
     with run.opened():

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Container
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import attrs
 import torch
@@ -74,47 +74,41 @@ class Metrics:
         return {n: v for n, v in found if isinstance(v, int | float) and n != "step"}
 
 
-@attrs.define
 class Counters:
-    """Sums over steps, and the position of the last reading."""
+    """Sums over steps: of passed tests since the start of the run, and since the last reading."""
 
-    passes: Tensor  # passed tests since the start of the run
-    watched: Tensor  # sum of released losses since the last reading
-    looks: Tensor  # number of released losses since the last reading
-    read_step: int = 0  # step of the last reading
-    read_passes: float = 0.0  # passed tests at the last reading
-
-    @classmethod
-    def start(cls, device: torch.device) -> Self:
-        """All counters at zero."""
+    def __init__(self, device: torch.device) -> None:
         # Separate tensors: saving a view in a checkpoint would save its private neighbours, too.
-        passes, watched, looks = (
+        self.passes, self._losses, self._looks = (
             torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)
         )
-        return cls(passes, watched, looks)
+        self.read_step, self._read_passes = 0, 0.0  # at the last reading
 
     def add(self, outcome: StepOutcome) -> None:
         """Count a step, in place and without reading values from the device."""
         self.passes += outcome.passed
-        self.watched += outcome.watched.nan_to_num(nan=0.0)
-        self.looks += outcome.watched.isfinite()
+        self._losses += outcome.watched.nan_to_num(nan=0.0)
+        self._looks += outcome.watched.isfinite()
 
-    def read(self, step: int) -> tuple[float, float, int]:
-        """The pass rate and the mean released loss since the last reading, which this one replaces.
+    def pass_rate(self, step: int) -> float:
+        """The pass rate since the last reading, which this one replaces."""
+        passes = float(self.passes)
+        rate = (passes - self._read_passes) / max(1, step - self.read_step)
+        self.read_step, self._read_passes = step, passes
+        return rate
 
-        With the number of released losses, without which there is no mean of them.
-        """
-        passes, looks = float(self.passes), int(self.looks)
-        rate = (passes - self.read_passes) / max(1, step - self.read_step)
-        watched = float(self.watched) / max(1, looks)
-        self.read_step, self.read_passes = step, passes
-        self.watched.zero_(), self.looks.zero_()
-        return rate, watched, looks
+    def loss(self, plan: Plan, expected_batch: float) -> tuple[float, float] | None:
+        """The mean loss released since the last reading, if one was, and the deviation of noise."""
+        if plan.watch is None or not (looks := int(self._looks)):
+            return None
+        mean = float(self._losses) / looks
+        self._losses.zero_(), self._looks.zero_()
+        return mean, plan.watch.deviation(expected_batch) / math.sqrt(looks)
 
     def restore(self, step: int, passes: Tensor) -> None:
         """Continue after `step` steps of a saved run, `passes` of which passed."""
         self.passes.copy_(passes)
-        self.read_step, self.read_passes = step, float(self.passes)
+        self.read_step, self._read_passes = step, float(self.passes)
 
 
 class Recorder(contextlib.ExitStack):
@@ -169,12 +163,7 @@ class Recorder(contextlib.ExitStack):
 
 
 def last_entry(folder: Path) -> dict[str, Any]:
-    """The last complete entry that a run has written to a folder, as `Metrics.plain` made it.
-
-    Raises:
-        FileNotFoundError: If there is no file of metrics.
-        ValueError: If no entry in it is complete.
-    """
+    """The last complete entry that a run has written to a folder, as `Metrics.plain` made it."""
     path = folder / "metrics.jsonl"
     for line in reversed(path.read_text(errors="replace").splitlines()):
         if math.isfinite(_step_of(line)):
@@ -191,26 +180,30 @@ def _step_of(line: str) -> float:
         return float("inf")
 
 
-@attrs.define
 class BestModel:
-    """Follows one number of the metrics of a run, or none."""
+    """Follows one number of the metrics of a run; none without patience, if no model is kept.
 
-    monitor: str | None  # its name; one that ends in "loss" is better if it is lower
-    patience: int | None  # values in a row without a better one that end the run; None: none do
-    keeps: bool  # whether the model with the best value is what the run returns
-    certain: bool  # whether the plan releases this number, though not every time
-    value: float | None = None  # the best value so far
-    step: int | None = None  # the step that it is from
-    waited: int = 0  # how many times in a row the value was not better
-    model: dict[str, Tensor] | None = None  # of the best value, if it is kept
+    One whose name ends in "loss" is better if it is lower.
+    """
 
-    @classmethod
-    def of(
-        cls, plan: Plan, model: nn.Module, monitor: str | None, patience: int | None, *, keeps: bool
-    ) -> Self:
-        """What to follow in a run: nothing without patience, if no model is kept."""
+    def __init__(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        monitor: str | None,
+        patience: int | None,
+        *,
+        keeps: bool,
+    ) -> None:
+        self.monitor, self._patience, self.keeps = monitor, patience, keeps
+        self.value: float | None = None  # the best value so far
+        self.step: int | None = None  # the step that it is from
+        self.waited = 0  # how many times in a row the value was not better
+        self.model: dict[str, Tensor] | None = None  # of the best value, if it is kept
+        self._certain = True  # whether the plan releases this number, though not every time
         if patience is None and not keeps:
-            return cls(None, None, keeps=False, certain=True)
+            self.monitor = None
+            return
         released = [] if plan.held_out is None else [plan.held_out.name]
         released += [] if plan.watch is None else ["train_loss"]
         if monitor is None and not released:
@@ -218,13 +211,13 @@ class BestModel:
             raise ArgumentError("monitor", _A_NUMBER, got=None, hint=hint)
         if keeps and has_shards(model):
             raise ArgumentError("keep_best", "False for a model sharded by fully_shard", got=True)
-        monitor = released[0] if monitor is None else monitor
-        return cls(monitor, patience, keeps, monitor in released)
+        self.monitor = released[0] if monitor is None else monitor
+        self._certain = self.monitor in released
 
     @property
     def is_over(self) -> bool:
         """Whether the run ends here."""
-        return self.patience is not None and self.waited >= self.patience
+        return self._patience is not None and self.waited >= self._patience
 
     def follow(self, step: int, value: float | None, model: nn.Module) -> None:
         """Compare a new value of a model with the best; None: there was none this time."""
@@ -240,7 +233,7 @@ class BestModel:
 
     def check(self, shown: Container[str | None]) -> None:
         """Raise an error if what an evaluation shows is not what is followed."""
-        if not self.certain and self.monitor not in shown:
+        if not self._certain and self.monitor not in shown:
             raise ArgumentError("monitor", _A_NUMBER, got=self.monitor)
 
     @torch.no_grad()

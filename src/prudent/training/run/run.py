@@ -1,7 +1,6 @@
 """One run of a plan: prepared, opened in its folder, stepped, saved and resumed."""
 
 import functools
-import math
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -10,7 +9,6 @@ from typing import Any, Self, cast
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 
 from prudent import _validate
 from prudent._files import held
@@ -28,7 +26,6 @@ from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_m
 from prudent.training.gradients.engine import Loss, modes_kept
 from prudent.training.keystream import Purpose
 from prudent.training.parallel import (
-    Processes,
     has_shards,
     load_model,
     load_optimizer,
@@ -76,37 +73,14 @@ class OtherReleaseError(Exception):
     """A repeated step would release something else than before. Nothing was released."""
 
 
-@attrs.define(kw_only=True)
 class Run:
-    """A training run. To iterate over its metrics, once it is opened, is to train."""
+    """A training run. To iterate over its metrics, once it is opened, is to train.
 
-    execution: Execution  # device, engine and similar settings of this process
-    reporting: Reporting  # what it evaluates, shows and writes
-    records: RunRecords  # the records, read by id; or the people
-    step: Step  # releases a batch; it holds the plan, the model and the processes
-    sampler: PoissonSampler  # draws the batches
-    optimizer: torch.optim.Optimizer  # updates the model from the released gradients
-    scheduler: LRScheduler | None  # changes the optimizer after every update
-    captures: bool  # whether an update is captured as a CUDA graph
-    average: Average | None  # running average of the trained parameters, if requested
-    held_out: HeldOutRecords | None  # of which the plan releases something, if it does
-    best: BestModel  # what decides when the run stops and which model it returns
-    charge: RunCharge  # what is paid for the run
-    continuity: ResumeState  # its key and name, and the steps that are paid for or were lost
-    # returns fingerprints of what a resumed run must prove to be the same; computed once.
-    identity: Callable[[], dict[str, str]]
-    counters: Counters  # count every update
-    last: StepOutcome | None = None  # the outcome of the last step
-    digests: ReleaseDigests  # of what was released since the last checkpoint
-    # Batches that are being read ahead.
-    _coming: Generator[list[Chunk], None, None] | None = attrs.field(default=None, init=False)
-    _captured: Captured | None = attrs.field(default=None, init=False)
-    _made_for: Any = attrs.field(default=(), init=False)  # see `_updating`
-    _begun: int = attrs.field(default=0, init=False)  # steps before the one that is replayed
+    The arguments are those of `fit`; `options` are those of the optimizer.
+    """
 
-    @classmethod
-    def prepare(
-        cls,
+    def __init__(
+        self,
         plan: Plan,
         model: nn.Module,
         loss: Loss,
@@ -126,8 +100,7 @@ class Run:
         reporting: Reporting | None = None,
         delta: float | None = None,
         ledger: LedgerLike | None = None,
-    ) -> Self:
-        """A new run; see `fit` for the arguments. `options` are those of the optimizer."""
+    ) -> None:
         _validate.instance(Plan, "a Plan", plan=plan)
         _validate.instance(nn.Module, "a torch module", model=model)
         _validate.function(loss=loss)
@@ -142,7 +115,7 @@ class Run:
         model = unwrapped(model, processes)
         if not has_shards(model):
             model.to(device)
-        records = RunRecords.of(train_set, execution, processes, collate_fn, example, unit)
+        records = RunRecords(train_set, execution, processes, collate_fn, example, unit)
         processes.check_same(plan=repr(plan))
         check_same_records(processes, "train_set", records.count, records.fingerprint)
         key = shared_key(execution.key, processes)
@@ -191,8 +164,7 @@ class Run:
         def identity() -> dict[str, str]:
             known = partial(fingerprint, restored=model)
             return {
-                "records": records.fingerprint()
-                + (held_out.data() if held_out is not None else ""),
+                "records": records.fingerprint() + ("" if held_out is None else held_out.data()),
                 "loss": known(loss, collate_fn, example, records.units.column, corrupt),
                 "model": known(model),
                 "optimizer": known(optimizer, options, scheduler),
@@ -202,52 +174,35 @@ class Run:
                 "machine": machine(device),
             }
 
-        protected = records.units.protected
-        charge = RunCharge(ledger, plan, delta, resumed=reporting.resume, protected=protected)
-        return cls(
-            execution=execution,
-            reporting=reporting,
-            records=records,
-            step=step,
-            sampler=sampler,
-            optimizer=trainer,
-            scheduler=scheduler_of(scheduler, trainer),
-            captures=execution.captures and whole and step.noise.capturable,
-            average=None if average is None else Average(model, average),
-            held_out=held_out,
-            charge=charge,
-            best=BestModel.of(
-                plan, model, reporting.monitor, reporting.patience, keeps=reporting.keep_best
-            ),
-            continuity=ResumeState(plan, processes, key, charge.name),
-            identity=identity,
-            counters=Counters.start(device),
-            digests=ReleaseDigests(None, processes),
+        self.plan, self.model, self.processes = plan, model, processes
+        self.execution, self.reporting = execution, reporting
+        self.records, self.held_out = records, held_out
+        self.sampler, self.step = sampler, step
+        self.optimizer, self.scheduler = trainer, scheduler_of(scheduler, trainer)
+        self.average = None if average is None else Average(model, average)
+        self.best = BestModel(
+            plan, model, reporting.monitor, reporting.patience, keeps=reporting.keep_best
         )
-
-    def __attrs_post_init__(self) -> None:
-        for group in self.optimizer.param_groups if self._captures_optimizer else ():
+        protected = records.units.protected
+        self.charge = RunCharge(ledger, plan, delta, resumed=reporting.resume, protected=protected)
+        self.continuity = ResumeState(plan, processes, key, self.charge.name)
+        self.identity = identity  # fingerprints of what a resumed run must prove to be the same
+        self.digests = ReleaseDigests(None, processes)  # of releases since the last checkpoint
+        self.counters = Counters(device)  # count every update
+        self.last: StepOutcome | None = None  # the outcome of the last step
+        self.captures = execution.captures and whole and step.noise.capturable  # as a CUDA graph
+        # Batches that are being read ahead.
+        self._coming: Generator[list[Chunk], None, None] | None = None
+        self._captured: Captured | None = None
+        self._made_for: Any = ()  # see `_updating`
+        self._begun = 0  # steps before the one that is replayed
+        for group in trainer.param_groups if self._captures_optimizer else ():
             group.update({"capturable": True} if "capturable" in group else {})
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that the run executes."""
-        return self.step.plan
 
     @property
     def taken(self) -> int:
         """Number of steps of the plan that were taken, or lost."""
         return self.step.taken
-
-    @property
-    def model(self) -> nn.Module:
-        """The model, trained in place."""
-        return self.step.model
-
-    @property
-    def processes(self) -> Processes:
-        """The processes that execute the plan together."""
-        return self.step.processes
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
@@ -468,8 +423,9 @@ class Run:
         with self.shown() as model:
             results = self.reporting.evaluate(model)
         if not isinstance(results, Mapping):
-            allowed = "to return a mapping from names to numbers"
-            raise ArgumentError("evaluate", allowed, got=results)
+            raise ArgumentError(
+                "evaluate", "to return a mapping from names to numbers", got=results
+            )
         return {name: float(value) for name, value in results.items()}
 
     @property
@@ -483,13 +439,11 @@ class Run:
         """The metrics since the last call. Only this call reads values from the device."""
         assert self.last is not None
         plan, delta, step = self.plan, self.charge.delta, self.taken
-        rate, watched, looks = self.counters.read(step)
-        epsilon = None
+        rate, epsilon = self.counters.pass_rate(step), None
         if delta is not None and not isinstance(plan.aggregation, Mean):
             epsilon = plan.epsilon_shown(step, delta)
-        if plan.watch is not None and looks:
-            noise = plan.watch.deviation(self.step.expected_batch) / math.sqrt(looks)
-            shown = shown | {"train_loss": watched, "train_loss_noise": noise}
+        if (released := self.counters.loss(plan, self.step.expected_batch)) is not None:
+            shown = shown | dict(zip(("train_loss", "train_loss_noise"), released, strict=True))
         return Metrics(
             step=step,
             epsilon=epsilon,

@@ -161,13 +161,10 @@ def restorable(folder: Any, run: Mapping[str, Any]) -> dict[str, Any]:
         raise refused("an intact checkpoint", shown=shown, why=subtracted, hint=hint)
     for name, value in run.items():
         if state[name] != value:
-            raise refused(
-                f"a checkpoint with the same {name}",
-                shown="another",
-                why=subtracted,
-                hint="Resume with the plan and the data with which the run was started, or "
-                "start again in another output_dir.",
-            )
+            allowed = f"a checkpoint with the same {name}"
+            hint = "Resume with the plan and the data with which the run was started, or "
+            hint += "start again in another output_dir."
+            raise refused(allowed, shown="another", why=subtracted, hint=hint)
     return state
 
 

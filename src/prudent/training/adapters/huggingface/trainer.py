@@ -48,6 +48,7 @@ from prudent.training.run.checkpoint import (
     save_checkpoint,
     unproved,
 )
+from prudent.training.run.metrics import Counters
 from prudent.training.run.reading import (
     HeldOutRecords,
     ReadBatch,
@@ -299,8 +300,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._saved: dict[str, Any] | None = None
         self._digests = ReleaseDigests(None, Processes())
         self._step: Step | None = None
-        self._passes = torch.zeros(())
-        self._losses: list[float] = []  # released since the last entry of the log
+        self._counters = Counters(torch.device("cpu"))
         given["args"] = settings.adapted(args, self.plan)
         if self.plan.held_out is not None and evaluated is None:
             given["eval_dataset"] = ()  # Trainer evaluates nothing without one
@@ -439,9 +439,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
                 "noise. Nothing was released. Resume again: the run goes on with a new key."
             )
         self._charge.taken = step.taken
-        self._passes += outcome.passed
-        if self.plan.watch is not None and (loss := float(outcome.watched)) == loss:
-            self._losses.append(loss)
+        self._counters.add(outcome)
         return torch.zeros((), device=self.args.device)
 
     def _chunk(self, part: ReadBatch) -> Chunk:
@@ -500,11 +498,11 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             self._held_out.rehearse(step)
         self._charge.pay()
         self._step = step
-        self._passes = torch.zeros((), device=self.args.device)
+        self._counters = Counters(self.args.device)
         if self._saved is not None:
             self._step.state.load_state_dict(self._saved["release"])
             self._tested_at = self._step.taken  # before the checkpoint, or by a run that was lost
-            self._passes += self._saved["passes"].to(self.args.device)
+            self._counters.restore(step.taken, self._saved["passes"])
             self._saved = None
 
     def _held_out_records(self) -> HeldOutRecords | None:
@@ -579,12 +577,10 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             taken = int(self.state.global_step) + self.lost
             logs["epsilon"], logs["delta"] = self.plan.epsilon_shown(taken, self.delta), self.delta
             if isinstance(self.plan.aggregation, ProposeTestRelease) and self.state.global_step:
-                logs["pass_rate"] = float(self._passes) / self.state.global_step
-            if self.plan.watch is not None and self._losses and self._step is not None:
-                noise = self.plan.watch.deviation(self._step.expected_batch)
-                logs["loss"] = sum(self._losses) / len(self._losses)
-                logs["loss_noise"] = noise / math.sqrt(len(self._losses))
-                self._losses.clear()
+                logs["pass_rate"] = float(self._counters.passes) / self.state.global_step
+            expected = self.plan.divisor(expected_batch=self.plan.sampling_rate * self._count)
+            if (released := self._counters.loss(self.plan, expected)) is not None:
+                logs["loss"], logs["loss_noise"] = released
         super().log(logs, *rest, **options)
 
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
@@ -621,7 +617,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         state = {
             "identity": self._identity,
             "release": self._step.state.state_dict(),
-            "passes": self._passes,
+            "passes": self._counters.passes,
             "files": settings.digests(folder),
         }
         save_checkpoint(folder, self._run() | self._continuity.plain() | state)
