@@ -197,9 +197,13 @@ def given_or_random(key: Key | None) -> Key:
     if key is None:
         return Key.random()
     if not isinstance(key, Key):
-        hint = "Leave it unset for a secret key; Key.from_seed(seed) makes a run "
-        hint += "reproducible, and its noise predictable."
-        raise _validate.ArgumentError("key", "a Key or None", shown=type(key).__name__, hint=hint)
+        raise _validate.ArgumentError(
+            "key",
+            "a Key or None",
+            shown=type(key).__name__,
+            hint="Leave it unset for a secret key; Key.from_seed(seed) makes a run "
+            "reproducible, and its noise predictable.",
+        )
     if key.predictable:
         warn(
             "The noise is predictable: its key comes from a seed, and whoever knows or guesses the "

@@ -280,28 +280,23 @@ class PoissonLoader(DataLoader[Any]):
         self.count = sampler.records
         self.slots = units.slots
         self._outstanding: deque[Drawn] = deque()
-        draws, workers = Draws(sampler, batches, self._in_turn), loader.num_workers
-        super().__init__(
-            loader.dataset,
-            batch_sampler=draws,
-            collate_fn=loader.collate_fn,
-            num_workers=workers,
-            worker_init_fn=loader.worker_init_fn,
-            generator=loader.generator,
-        )
+        shared: dict[str, Any] = {
+            "batch_sampler": Draws(sampler, batches, self._in_turn),
+            "num_workers": loader.num_workers,
+            "worker_init_fn": loader.worker_init_fn,
+            "generator": loader.generator,
+        }
+        super().__init__(loader.dataset, collate_fn=loader.collate_fn, **shared)
         # Torch's own way of reading would collate the records of a batch together.
         self._read: DataLoader[Any] = DataLoader(
             _Batches(units.reader(loader.collate_fn, example=example)),
-            batch_sampler=draws,
             collate_fn=unchanged,
-            num_workers=workers,
             pin_memory=loader.pin_memory,
             timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
             multiprocessing_context=loader.multiprocessing_context,
-            generator=loader.generator,
             prefetch_factor=loader.prefetch_factor,
             persistent_workers=loader.persistent_workers,
+            **shared,
         )
 
     def __repr__(self) -> str:

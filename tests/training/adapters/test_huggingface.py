@@ -628,7 +628,7 @@ def test_settings_that_would_break_the_guarantee_are_refused(
 
 
 def test_settings_that_cannot_be_made_here_are_refused(arguments: Arguments) -> None:
-    wrong = {refusal.argument: refusal.wrong for refusal in REFUSALS}
+    wrong = {name: is_wrong for name, is_wrong, *_ in REFUSALS}
     assert all(wrong[name](True) for name in ("fp16", "deepspeed", "fsdp"))
     assert all(wrong[name](2) and not wrong[name](1) for name in ("world_size", "n_gpu"))
     args = arguments()  # the checkpoint holds the key

@@ -96,10 +96,9 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
 def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
     """The last saved state, or None if there is none. Only tensors and plain values are read.
 
-    Raises:
-        NewerFormatError: If a later version wrote the file, in a format unknown to this one.
-        ValueError: If the file is not bit for bit what was written. The run would continue with
-            other weights or another trim but the same noise, which whoever saw both could subtract.
+    Raises an error if the file is not bit for bit what was written, or a later version wrote it.
+    The run would continue with other weights or another trim but the same noise, which whoever saw
+    both could subtract.
     """
     path = folder / CHECKPOINT
     if not path.exists():

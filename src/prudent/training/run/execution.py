@@ -323,22 +323,20 @@ def scheduler_of(make: Scheduler | None, optimizer: torch.optim.Optimizer) -> LR
     if make is None:
         return None
     scheduler = make(optimizer) if callable(make) else make
+    shown = type(scheduler).__name__
     if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
         allowed = "a function of the optimizer that returns a torch scheduler of the step alone"
         hint = "Such as scheduler=lambda optimizer: CosineAnnealingLR(optimizer, T_max=steps)."
-        raise ArgumentError("scheduler", allowed, shown=type(scheduler).__name__, hint=hint)
+        raise ArgumentError("scheduler", allowed, shown=shown, hint=hint)
     file = io.BytesIO()
     try:
         torch.save(scheduler.state_dict(), file)
         file.seek(0)
         torch.load(file, weights_only=True)
     except Exception as error:
-        raise ArgumentError(
-            "scheduler",
-            "with a state of tensors and plain values, which a checkpoint can hold",
-            shown=type(scheduler).__name__,
-            hint="Keep functions out of its state, or use LambdaLR with a plain function.",
-        ) from error
+        allowed = "with a state of tensors and plain values, which a checkpoint can hold"
+        hint = "Keep functions out of its state, or use LambdaLR with a plain function."
+        raise ArgumentError("scheduler", allowed, shown=shown, hint=hint) from error
     return scheduler
 
 

@@ -151,13 +151,11 @@ def fit(
     is_covered = not isinstance(corrupt, Corruption) or corrupt.per_record
     for name, value, done in (("delta", delta, "shown"), ("ledger", ledger, "charged")):
         if value is not None and not is_covered:
-            raise _validate.ArgumentError(
-                name,
-                f"None with {type(corrupt).__name__}",
-                shown=str(value) if name == "delta" else "one",
-                why="its bad records read the gradients of others, which no accounting covers, so "
-                f"no epsilon is {done}",
-            )
+            allowed = f"None with {type(corrupt).__name__}"
+            why = "its bad records read the gradients of others, which no accounting covers, so "
+            why += f"no epsilon is {done}"
+            shown = str(value) if name == "delta" else "one"
+            raise _validate.ArgumentError(name, allowed, shown=shown, why=why)
     run = Run(**given, unit=people, options=optimizer_options)
     out, file, first = run.reporting.out, run.reporting.receipt_file, run.processes.first
     ReceiptFile.at(run.reporting.receipt)  # found to be writable before anything is charged

@@ -333,12 +333,10 @@ class HeldOutRecords:
 def check_held_out(plan: Plan, data: Any) -> HeldOut | None:
     """What the plan releases of held-out records, which there must be if and only if it does."""
     if (plan.held_out is None) != (data is None):
-        raise ArgumentError(
-            "held_out_set",
-            "records for a plan that releases something of them, and None for any other",
-            shown="none" if data is None else "records",
-            hint="Such as Plan(..., held_out=prudent.HeldOut(every=100)), which prices it.",
-        )
+        allowed = "records for a plan that releases something of them, and None for any other"
+        shown = "none" if data is None else "records"
+        hint = "Such as Plan(..., held_out=prudent.HeldOut(every=100)), which prices it."
+        raise ArgumentError("held_out_set", allowed, shown=shown, hint=hint)
     return plan.held_out
 
 
