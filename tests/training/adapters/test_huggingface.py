@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -456,23 +457,29 @@ def test_a_run_ends_at_the_end_of_its_last_epoch(arguments: Arguments) -> None:
     assert own.state.epoch == 2.0
 
 
-@pytest.mark.parametrize("at", ["on_train_begin", "on_step_end"])
+@pytest.mark.parametrize(
+    ("at", "saves", "said"),
+    [
+        ("on_train_begin", "no", "Nothing was charged."),
+        ("on_step_end", "no", "after 1 steps. Its ledger was charged.*cannot be resumed"),
+        ("on_step_end", "steps", "after 1 steps. Its ledger was charged.*goes on from a checkpo"),
+    ],
+)
 def test_an_interruption_says_whether_anything_was_charged(
-    arguments: Arguments, tmp_path: Path, at: str
+    arguments: Arguments, tmp_path: Path, at: str, saves: str, said: str
 ) -> None:
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-3, relation=ZERO_OUT) as ledger:
-        own = trainer(bert(), arguments(), plan=None, epsilon=8.0, ledger=ledger)
+        args = arguments(save_strategy=saves)
+        own = trainer(bert(), args, plan=None, epsilon=8.0, ledger=ledger)
         impatient = type("Impatient", (TrainerCallback,), {at: interrupt})()
         own.callback_handler.callbacks.insert(0, impatient)  # before the private step is made
         with pytest.raises(KeyboardInterrupt) as interrupted:
             own.train()
-        begun = at == "on_step_end"
-        assert len(ledger.history()) == begun
-    said = "after 1 steps. Its ledger was charged" if begun else "Nothing was charged"
-    assert said in interrupted.value.__notes__[0]
+        assert len(ledger.history()) == (at == "on_step_end")
+    assert re.search(said, interrupted.value.__notes__[0])
 
 
 def test_logs_have_epsilon_and_nothing_private(arguments: Arguments) -> None:

@@ -394,12 +394,14 @@ class PrivateTrainer(NoCopyMixin, Trainer):
                 "This trainer has already trained: the plan pays for one run. Resume from a "
                 "checkpoint, or make a new trainer and add up both costs."
             )
+        saves = resumes or self.args.save_strategy != "no"
         again = "resume_from_checkpoint goes on from a checkpoint, without another charge"
+        again = again if saves else "without checkpoints (save_strategy) it cannot be resumed"
         with ExitStack() as stack:
             if resumes:
                 self._saved = settings.restorable(folder, self._run())
                 runs = Path(folder).parent
-            if resumes or self.args.save_strategy != "no":  # two would take steps at one price
+            if saves:  # two would take steps at one price
                 runs.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(held(runs))
             stack.enter_context(self._charge.interruptions(again))
