@@ -73,9 +73,13 @@ def test_a_chunk_that_does_not_fit_into_memory(tmp_path: Path) -> None:
     assert charged(folder).steps == PLAN.steps
 
 
-def test_running_out_of_memory_says_nothing_about_the_data() -> None:
-    """Not how much was asked for, nor in which step, nor as the context of the error."""
-    execution = Execution(seed=3, physical_batch=16)
+@pytest.mark.parametrize("physical_batch", [16, None])
+def test_running_out_of_memory_says_nothing_about_the_data(physical_batch: int | None) -> None:
+    """Not how much was asked for, nor in which step, nor as the context of the error.
+
+    Under this relation the number of records is secret, and with it the usual physical batch.
+    """
+    execution = Execution(seed=3, physical_batch=physical_batch)
     errors = [
         no_memory(None, hungry=hungry, records=records, execution=execution)
         for hungry, records in ((1, 20), (2, 20), (2, 21), (1, 40))

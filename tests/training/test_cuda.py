@@ -441,7 +441,7 @@ def test_two_processes_are_one(pair, tmp_path, name):
 def test_what_a_data_set_draws_on_the_host_is_drawn_again():
     """A data set may draw from the generator of the host, which is put back."""
     plan = Plan(sampling_rate=RATE, steps=3, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
-    run = Run.prepare(
+    run = Run(
         plan,
         network(),
         cross_entropy,

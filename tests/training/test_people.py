@@ -168,7 +168,7 @@ def test_epsilon_of_make_private_is_that_of_its_people():
 
 def run(plan, data=None, unit=None, **execution):
     x, y, ids = records() if data is None else data
-    return Run.prepare(
+    return Run(
         plan,
         network(),
         cross_entropy,

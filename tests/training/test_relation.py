@@ -65,7 +65,7 @@ def records(count):
 
 
 def prepared(plan, count):
-    return Run.prepare(plan, network(), cross_entropy, records(count), options={"lr": 0.1})
+    return Run(plan, network(), cross_entropy, records(count), options={"lr": 0.1})
 
 
 class TestTheNumberOfRecords:

@@ -333,12 +333,8 @@ def own_loop(folder):
     drawn = []
     for number in range(FEW):
         batch = sampler.batch(number)
-        outcome = step(
-            [
-                Chunk(inputs[ids], targets[ids], valid, ids)
-                for ids, valid in zip(batch.ids, batch.valid, strict=True)
-            ]
-        )
+        rows = zip(batch.ids, batch.valid, strict=True)
+        outcome = step([Chunk(inputs[ids], targets[ids], valid, ids) for ids, valid in rows])
         drawn.append(int(outcome.drawn))
         optimizer.step()
     return {
@@ -390,37 +386,15 @@ def refused(name, message, function):
     SCENARIOS["refused_" + name] = run
 
 
-def share_a_record():
+def step_of(model=None, expected_batch=14.0, **options):
+    plan = Plan(sampling_rate=0.3, steps=1, aggregation=SUM)
+    model = network() if model is None else model
+    return Step(plan, model, cross_entropy, expected_batch=expected_batch, **options)
+
+
+def release(**ids):
     """The likeliest mistake in a loop of one's own: every process takes the whole batch."""
-    plan = Plan(sampling_rate=0.3, steps=1, aggregation=SUM)
-    inputs, targets = records()
-    step = Step(plan, network(), cross_entropy, expected_batch=14.0, processes=join(CPU))
-    step([Chunk(inputs, targets, ids=torch.arange(RECORDS))])
-
-
-def forget_the_ids():
-    plan = Plan(sampling_rate=0.3, steps=1, aggregation=SUM)
-    inputs, targets = records()
-    step = Step(plan, network(), cross_entropy, expected_batch=14.0, processes=join(CPU))
-    step([Chunk(inputs, targets)])
-
-
-def divide_by_its_own():
-    """The size of a process's own records: the smaller, the more each of them would count."""
-    plan = Plan(sampling_rate=0.3, steps=1, aggregation=SUM)
-    batch = 14.0 - rank()
-    Step(plan, network(), cross_entropy, expected_batch=batch, processes=join(CPU))
-
-
-def wrap_for_one():
-    plan = Plan(sampling_rate=0.3, steps=1, aggregation=SUM)
-    model = nn.parallel.DistributedDataParallel(network())
-    Step(plan, model, cross_entropy, expected_batch=14.0)
-
-
-def another_mesh():
-    plan = Plan(sampling_rate=0.3, steps=1, aggregation=SUM)
-    Step(plan, sharded(network()), cross_entropy, expected_batch=14.0)
+    step_of(processes=join(CPU))([Chunk(*records(), **ids)])
 
 
 refused("plans", "Expected plan the same", lambda: train(rate=0.3 + 0.01 * rank()))
@@ -441,12 +415,24 @@ refused(
         RECORDS, 0.3 + 0.1 * rank(), key=Key.from_seed(SEED), processes=join(CPU)
     ),
 )
-refused("divisor", "Expected expected_batch the same", divide_by_its_own)
+refused(  # the smaller, the more each of them would count
+    "divisor",
+    "Expected expected_batch the same",
+    lambda: step_of(expected_batch=14.0 - rank(), processes=join(CPU)),
+)
 refused("few", "Expected train_set with at least one record", lambda: train(data=records(1)))
-refused("shared", "Expected every record in one process alone", share_a_record)
-refused("ids", "Expected ids in every Chunk", forget_the_ids)
-refused("wrapped", "Expected model a DistributedDataParallel of the 1", wrap_for_one)
-refused("mesh", "Expected model sharded over the 1 processes", another_mesh)
+refused(
+    "shared",
+    "Expected every record in one process alone",
+    lambda: release(ids=torch.arange(RECORDS)),
+)
+refused("ids", "Expected ids in every Chunk", release)
+refused(
+    "wrapped",
+    "Expected model a DistributedDataParallel of the 1",
+    lambda: step_of(nn.parallel.DistributedDataParallel(network())),
+)
+refused("mesh", "Expected model sharded over the 1 processes", lambda: step_of(sharded(network())))
 
 
 @scenario

@@ -6,7 +6,6 @@ of the model and the loss: as soon as that changes, the step drops all of them (
 """
 
 import gc
-import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -55,7 +54,6 @@ def kind_of(tree: Any, kind: Callable[[Any], Any] = kind) -> Hashable:
 _WARM_UP = 2
 """Calls that run as they are before a capture."""
 _MOST, _MOST_KEYS = 32, 1 << 10
-_LOG = logging.getLogger(__name__)
 
 Split = Callable[[Callable[..., None], tuple[Tensor, ...]], None]
 _SPLIT: ContextVar[Split | None] = ContextVar("divides a capture", default=None)
@@ -178,7 +176,6 @@ class Captured:
                     stacklevel=5,
                 )
             return None
-        _LOG.info("The step is replayed as a CUDA graph.")
         self._result = result if self._result is None else self._result
         return _Graph(parts, fixed, pytree.tree_leaves(inputs), result, branches)
 

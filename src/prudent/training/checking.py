@@ -613,7 +613,7 @@ def gradient_norms(
     rows = _validate.count(1, rows=rows)
     if example is None and tensors_of(public_set) is None and declared_form(public_set) is None:
         example = public_set[0]  # public, as all of them are
-    records = RunRecords.of(public_set, execution, Processes(), collate_fn, example)
+    records = RunRecords(public_set, execution, Processes(), collate_fn, example)
     engine = execution.engine_of(model, loss)
     values = dict((*model.named_parameters(), *model.named_buffers()))
     device = execution.device
@@ -677,14 +677,11 @@ def suggest_aggregation(
     margin = math.floor(trim * expected_batch) - many
     scale = margin / (GaussianTest(1.0).threshold(failure) + float(stats.norm.ppf(chance)))
     if scale < 1:
-        raise ArgumentError(
-            "expected_batch",
-            "large enough for a test of scale 1 or more",
-            got=expected_batch,
-            why=f"a batch would leave a margin of {max(0.0, margin):g} records, which passes only "
-            f"a test of scale {max(0.0, scale):.2g}",
-            hint="Use larger batches, a larger trim or failure, or prudent.Sum, which has no test.",
-        )
+        allowed = "large enough for a test of scale 1 or more"
+        why = f"a batch would leave a margin of {max(0.0, margin):g} records, which passes only "
+        why += f"a test of scale {max(0.0, scale):.2g}"
+        hint = "Use larger batches, a larger trim or failure, or prudent.Sum, which has no test."
+        raise ArgumentError("expected_batch", allowed, got=expected_batch, why=why, hint=hint)
     return ProposeTestRelease(
         clip=longest / propose,
         propose=propose,

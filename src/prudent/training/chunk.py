@@ -199,7 +199,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def within_memory(
-    act: Callable[[], Answer], argument: str, rows: int, hint: str = _SMALLER
+    act: Callable[[], Answer], argument: str, rows: int | None, hint: str = _SMALLER
 ) -> Answer:
     """Call a function that takes a step; if memory runs out, raise an error that says what to do.
 

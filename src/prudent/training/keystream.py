@@ -156,12 +156,9 @@ class Key(NoCopyMixin):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.secret, bytes) or len(self.secret) != 32:
-            raise _validate.ArgumentError(
-                "secret",
-                "32 bytes",
-                hint="Use Key.random(), or Key.from_seed(seed) if reproducing a run matters "
-                "more than privacy.",
-            )
+            hint = "Use Key.random(), or Key.from_seed(seed) if reproducing a run matters "
+            hint += "more than privacy."
+            raise _validate.ArgumentError("secret", "32 bytes", hint=hint)
 
     @classmethod
     def random(cls) -> Self:

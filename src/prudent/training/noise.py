@@ -143,10 +143,7 @@ _LEVEL = 1024
 def noise_factor(numbers: int, parameters: int, dtype: torch.dtype) -> float:
     """1 + η, by which the noise on a sum is larger than that of the plan.
 
-    Args:
-        numbers: Numbers in a gradient.
-        parameters: Tensors that they are in.
-        dtype: The type of norms and parameters.
+    For gradients of so many numbers in so many parameters, of the given type as their norms are.
     """
     unit = torch.finfo(dtype).eps / 2
     norms = unit * (2 * (_RUN + numbers / _LEVEL) + parameters + 32)
@@ -444,16 +441,13 @@ class HostNoise:
         spacing = spacing_of(deviation) if spacing is None else spacing
         reader = self._noise.at(state.taken)
         for index, part in enumerate(torch.split(total, _CHUNK)):
-            finer = functools.partial(self._finer, state.taken, index * _CHUNK)
+
+            def finer(places: Tensor, start: int = index * _CHUNK) -> Tensor:
+                word = functools.partial(self._noise.word, step=state.taken, rank=FINER_RANK)
+                return torch.cat([word(start + place) for place in places.tolist()])
+
             drawn = normals(reader.words(len(part) + len(part) % 2), finer)[: len(part)]
             part.copy_(rounded(part, drawn.to(self._device), deviation, spacing))
-
-    def _finer(self, step: int, start: int, places: Tensor) -> Tensor:
-        """Further random words for a few places of the keystream."""
-        stream, rank = self._noise, FINER_RANK
-        return torch.cat(
-            [stream.word(start + place, step=step, rank=rank) for place in places.tolist()]
-        )
 
 
 class DeviceNoise(NoCopyMixin):

@@ -63,13 +63,9 @@ def check_mesh(model: nn.Module, processes: int) -> None:
     for name, parameter in model.named_parameters():
         mesh: Any = getattr(parameter, "device_mesh", None)
         if mesh is not None and mesh.size() != processes:
-            raise ArgumentError(
-                "model",
-                f"sharded over the {processes} processes of the run",
-                shown=f"{mesh} for {name!r}",
-                hint="Shard it with fully_shard(model) over all of them, without tensor "
-                "parallelism.",
-            )
+            allowed = f"sharded over the {processes} processes of the run"
+            hint = "Shard it with fully_shard(model) over all of them, without tensor parallelism."
+            raise ArgumentError("model", allowed, shown=f"{mesh} for {name!r}", hint=hint)
 
 
 def reshard(model: nn.Module) -> None:
@@ -210,12 +206,8 @@ class Processes:
     ) -> Decision:
         """Decide once for the whole batch and return the decision with this process's weights.
 
-        Args:
-            norms: Norms of this process's part of the batch.
-            valid: False for padding.
-            ids: Record ids of the same rows; required with more than one process.
-            rows: What `largest` returned.
-            decide: Called in one process, with the whole batch ordered by record id.
+        Given are norms, validity and record ids of its own part, and what `largest` returned.
+        `decide` is called in one process, with the whole batch ordered by record id.
         """
         if ids is None:
             return decide(norms, valid)
@@ -273,12 +265,8 @@ class DistributedGroup(Processes):
     @override
     def largest(self, ids: Tensor | None) -> int:
         if ids is None:
-            raise ArgumentError(
-                "ids",
-                f"in every Chunk, because {self.count} processes order their records jointly",
-                got=None,
-                hint="Pass the ids of the sampled batch.",
-            )
+            allowed = f"in every Chunk, because {self.count} processes order their records jointly"
+            raise ArgumentError("ids", allowed, got=None, hint="Pass the ids of the sampled batch.")
         largest = torch.tensor(len(ids))
         with self.watched():
             distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self._hosts)
@@ -315,23 +303,22 @@ class DistributedGroup(Processes):
             scale.to(norms.dtype),
         )
 
+    def _exchanged(self, exchange: Callable[..., object], value: Tensor, *first: int) -> Tensor:
+        with self.watched():
+            exchange(value, *first)
+        return value
+
     @override
     def summed(self, part: Tensor) -> Tensor:
-        with self.watched():
-            distributed.all_reduce(part)
-        return part
+        return self._exchanged(distributed.all_reduce, part)
 
     @override
     def collected(self, part: Tensor) -> Tensor:
-        with self.watched():
-            distributed.reduce(part, 0)
-        return part
+        return self._exchanged(distributed.reduce, part, 0)
 
     @override
     def sent(self, value: Tensor) -> Tensor:
-        with self.watched():
-            distributed.broadcast(value, 0)
-        return value
+        return self._exchanged(distributed.broadcast, value, 0)
 
     @override
     def gathered(self, value: Answer) -> list[Answer]:
@@ -404,10 +391,7 @@ class DistributedGroup(Processes):
 def join(device: torch.device, timeout: timedelta = PATIENCE) -> Processes:
     """The processes of the run: those of the process group, or those started by torchrun.
 
-    Args:
-        device: Determines the backend if there is no process group yet: nccl for CUDA, otherwise
-            gloo.
-        timeout: How long a process waits for the others, if there is no process group yet.
+    If there is no group yet, the device determines its backend: nccl for CUDA, otherwise gloo.
     """
     if not distributed.is_available():
         return Processes()
@@ -443,12 +427,9 @@ def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
         return model
     copies = distributed.get_world_size(model.process_group)
     if copies != processes.count:
-        raise ArgumentError(
-            "model",
-            f"a DistributedDataParallel of the {processes.count} processes of the run",
-            shown=f"one of {copies}",
-            hint="Pass processes=join(device), or the wrapped model itself.",
-        )
+        allowed = f"a DistributedDataParallel of the {processes.count} processes of the run"
+        hint = "Pass processes=join(device), or the wrapped model itself."
+        raise ArgumentError("model", allowed, shown=f"one of {copies}", hint=hint)
     inner: nn.Module = model.module
     return inner
 

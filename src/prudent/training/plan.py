@@ -12,6 +12,7 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent._rounding import exact, nearest, rounded_up
+from prudent._validate import ArgumentError
 from prudent._warning import warn
 from prudent.accounting.calibration import Accountant, Search, check_bands, in_turns, solve
 from prudent.accounting.events import RandomAllocationDpEvent, WorstOfDpEvent
@@ -152,11 +153,8 @@ class HeldOut:
         _validate.fields(self, _validate.positive, "noise_multiplier")
         _validate.given_fields(self, _validate.positive, "bound", "expected_records")
         if (self.bound is None) is (self.metric is HeldOutMetric.LOSS):
-            raise _validate.ArgumentError(
-                "bound",
-                "the largest loss of a record with metric='loss', and None with 'accuracy'",
-                got=self.bound,
-            )
+            allowed = "the largest loss of a record with metric='loss', and None with 'accuracy'"
+            raise ArgumentError("bound", allowed, got=self.bound)
 
     @property
     def name(self) -> str:
@@ -246,7 +244,7 @@ class Plan:
         _validate.fields(self, _validate.count, "steps")
         _validate.given_fields(self, _validate.positive, "expected_batch")
         if not isinstance(self.aggregation, Aggregation):
-            raise _validate.ArgumentError(
+            raise ArgumentError(
                 "aggregation",
                 "one of Sum, TrimmedSum, ProposeTestRelease, Mean",
                 got=self.aggregation,
@@ -260,49 +258,36 @@ class Plan:
         _validate.fields(self, partial(_validate.count, 1), "num_bands")
         check_bands(self.num_bands, self.sampling_rate)
         if self.num_bands > 1 and type(self.aggregation) not in (Sum, TrimmedSum):
-            raise _validate.ArgumentError(
-                "num_bands",
-                f"1 with {type(self.aggregation).__name__}",
-                got=self.num_bands,
-                why="correlated noise is priced for sums with one noise level, and the noise of "
-                "Propose-Test-Release depends on its test",
-                hint="Use Sum or TrimmedSum, or leave num_bands out.",
-            )
-        self._check_allocation()
-        watched = self.held_out is not None and self.held_out.expected_records is None
-        if not self.relation.size_is_public and watched:
-            raise _validate.ArgumentError(
-                "held_out",
-                "with expected_records when the relation adds or removes records",
-                got=self.held_out,
-                why="the sum would be divided by the number of held-out records, which is secret "
-                "under this relation",
-            )
-        if not self.relation.size_is_public and self.expected_batch is None:
-            raise _validate.ArgumentError(
-                "expected_batch",
-                "when the relation adds or removes records",
-                got=None,
-                why="the sum would be divided by sampling_rate times the number of "
-                "records, which is secret under this relation",
-                hint="Give the public batch size, or another relation: ZERO_OUT has the "
-                "same price and makes the number of records public.",
-            )
+            allowed = f"1 with {type(self.aggregation).__name__}"
+            why = "correlated noise is priced for sums with one noise level, and the noise of "
+            why += "Propose-Test-Release depends on its test"
+            hint = "Use Sum or TrimmedSum, or leave num_bands out."
+            raise ArgumentError("num_bands", allowed, got=self.num_bands, why=why, hint=hint)
+        if self.allocates:
+            self._check_allocation()
+        if self.relation.size_is_public:
+            return
+        changes, secret = "when the relation adds or removes records", "secret under this relation"
+        if self.held_out is not None and self.held_out.expected_records is None:
+            allowed, given = f"with expected_records {changes}", self.held_out
+            why = f"the sum would be divided by the number of held-out records, which is {secret}"
+            raise ArgumentError("held_out", allowed, got=given, why=why)
+        if self.expected_batch is None:
+            why = "the sum would be divided by sampling_rate times the number of records, which is "
+            hint = "Give the public batch size, or another relation: ZERO_OUT has the same price "
+            hint += "and makes the number of records public."
+            raise ArgumentError("expected_batch", changes, got=None, why=why + secret, hint=hint)
 
     def _check_allocation(self) -> None:
-        if not self.allocates:
-            return
-        epoch = round(1 / self.sampling_rate)
-        why = None
+        epoch, why = round(1 / self.sampling_rate), None
         if abs(epoch * self.sampling_rate - 1) > 1e-9:
             why = f"an epoch has a whole number of batches: sampling_rate=1/{epoch}"
         elif type(self.aggregation) not in (Sum, TrimmedSum) or self.watch or self.num_bands > 1:
             why = "its price is known only for equal steps of Gaussian noise: use Sum or TrimmedSum"
             why += ", without watch or num_bands"
         if why is not None:
-            raise _validate.ArgumentError(
-                "sampling", "'poisson' with this plan", got=self.sampling.value, why=why
-            )
+            allowed = "'poisson' with this plan"
+            raise ArgumentError("sampling", allowed, got=self.sampling.value, why=why)
 
     @property
     def allocates(self) -> bool:
@@ -312,12 +297,9 @@ class Plan:
     def refuse_allocation(self) -> None:
         """Raise an error where batches are drawn in a way that random allocation does not have."""
         if self.allocates:
-            raise _validate.ArgumentError(
-                "plan",
-                "with sampling='poisson'",
-                shown="sampling='random-allocation'",
-                why="an epoch must not be left or entered halfway, which only `fit` ensures",
-            )
+            shown = "sampling='random-allocation'"
+            why = "an epoch must not be left or entered halfway, which only `fit` ensures"
+            raise ArgumentError("plan", "with sampling='poisson'", shown=shown, why=why)
 
     @property
     def parts(self) -> int:
@@ -336,13 +318,9 @@ class Plan:
         ((name, batch),) = given.items()
         batch = batch if self.expected_batch is None else self.expected_batch
         if batch is None:
-            raise _validate.ArgumentError(
-                name,
-                "or a plan with expected_batch",
-                got=None,
-                why="the sum is divided by it",
-                hint="Use the sampling rate times the public number of records.",
-            )
+            allowed, why = "or a plan with expected_batch", "the sum is divided by it"
+            hint = "Use the sampling rate times the public number of records."
+            raise ArgumentError(name, allowed, got=None, why=why, hint=hint)
         return _validate.positive(**{name: batch})
 
     def refuse_beyond(self, taken: int, unit: str = "steps") -> None:
@@ -364,11 +342,11 @@ class Plan:
         return self.parts if self.watch is None else math.lcm(self.num_bands, self.watch.loss_every)
 
     def __repr__(self) -> str:
-        names = [field.alias for field in attrs.fields(type(self))]
         usual: dict[str, object] = {"before": None, "watch": None, "num_bands": 1, "held_out": None}
         usual["sampling"] = Sampling.POISSON
-        names = [n for n in names if n not in usual or getattr(self, n) != usual[n]]
-        return f"Plan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+        own = ((field.alias, getattr(self, field.alias)) for field in attrs.fields(type(self)))
+        shown = (f"{n}={v!r}" for n, v in own if n not in usual or v != usual[n])
+        return f"Plan({', '.join(shown)})"
 
     def __str__(self) -> str:
         return f"{self.aggregation} on {self.priced()}"
@@ -378,10 +356,7 @@ class Plan:
     ) -> str:
         """The rate, the steps and the ε of the whole run in words, for people to read.
 
-        Args:
-            delta: δ; 1e-5 unless given.
-            taken: Number of steps taken so far, if the run has begun.
-            unit: What neighbours differ in.
+        δ is 1e-5 unless given. Once the run has begun, `taken` steps are taken.
         """
         delta = _SHOWN_DELTA if delta is None else delta
         done = "" if taken is None else f" ({taken:,} taken, {self.steps - taken:,} left)"
@@ -489,9 +464,8 @@ class Plan:
             author knows.
         """
         certifier = Certifier(self.event, self.relation if relation is None else relation)
-        return certifier.certificate(
-            accuracy=accuracy, records=records, runs=runs, confidence=confidence
-        )
+        given = {"accuracy": accuracy, "confidence": confidence}
+        return certifier.certificate(records=records, runs=runs, **given)
 
     def withstands(
         self, *, accuracy: float, above: float = 0.5, relation: Relation | None = None

@@ -149,15 +149,15 @@ class PoissonSampler:
         # must not change the draws.
         width = roomy_batch(-(-self.records // self.num_bands), self.rate, 5.0)
         places = self._gaps(width, reader).cumsum(1) - 1
-        ids = self._ids_at(places, block)
-        sizes = (ids < self.records).sum(1).tolist()
-        while max(sizes) == ids.shape[1]:
+        while True:
+            ids = self._ids_at(places, block)
+            sizes = (ids < self.records).sum(1).tolist()
+            if max(sizes) < ids.shape[1]:
+                break
             # Some batch may extend beyond the gaps drawn so far, so draw more. Redrawing instead
             # would make large batches too rare.
             more = places[:, -1:] + self._gaps(width, reader).cumsum(1)
             places = torch.cat([places, more], 1)
-            ids = self._ids_at(places, block)
-            sizes = (ids < self.records).sum(1).tolist()
         if self.processes.count > 1:
             mine = (ids < self.records) & (ids % self.processes.count == self.processes.rank)
             ids = torch.where(mine, ids, self.records).sort(1).values
@@ -255,14 +255,8 @@ class PoissonLoader(DataLoader[Any]):
 
     With people, these are drawn, and a batch lists all slots of each of them one after another.
 
-    Args:
-        loader: The loader to replace.
-        sampler: Draws the batches.
-        batches: Number of batches in an epoch.
-        example: A public record that has the form of all; see `RecordReader`.
-        charge: Made before the first record is drawn. It counts the steps taken, and an epoch
-            begins with the part whose turn it is.
-        units: The records of the loader's data set, or the people whom they belong to.
+    The charge is made before the first record is drawn. It counts the steps taken, and an epoch
+    begins with the part whose turn it is.
 
     Attributes:
         sample_rate: Probability with which a record, or a person, is drawn into a batch.
@@ -286,28 +280,23 @@ class PoissonLoader(DataLoader[Any]):
         self.count = sampler.records
         self.slots = units.slots
         self._outstanding: deque[Drawn] = deque()
-        draws, workers = Draws(sampler, batches, self._in_turn), loader.num_workers
-        super().__init__(
-            loader.dataset,
-            batch_sampler=draws,
-            collate_fn=loader.collate_fn,
-            num_workers=workers,
-            worker_init_fn=loader.worker_init_fn,
-            generator=loader.generator,
-        )
+        shared: dict[str, Any] = {
+            "batch_sampler": Draws(sampler, batches, self._in_turn),
+            "num_workers": loader.num_workers,
+            "worker_init_fn": loader.worker_init_fn,
+            "generator": loader.generator,
+        }
+        super().__init__(loader.dataset, collate_fn=loader.collate_fn, **shared)
         # Torch's own way of reading would collate the records of a batch together.
         self._read: DataLoader[Any] = DataLoader(
             _Batches(units.reader(loader.collate_fn, example=example)),
-            batch_sampler=draws,
             collate_fn=unchanged,
-            num_workers=workers,
             pin_memory=loader.pin_memory,
             timeout=loader.timeout,
-            worker_init_fn=loader.worker_init_fn,
             multiprocessing_context=loader.multiprocessing_context,
-            generator=loader.generator,
             prefetch_factor=loader.prefetch_factor,
             persistent_workers=loader.persistent_workers,
+            **shared,
         )
 
     def __repr__(self) -> str:
@@ -328,20 +317,14 @@ class PoissonLoader(DataLoader[Any]):
 
     def drawn(self, rows: int) -> "Drawn | None":
         """The batch that a step on this many rows would use; None if there is none."""
-        return next((drawn for drawn in self._outstanding if self._fits(drawn, rows)), None)
-
-    def _fits(self, drawn: "Drawn", rows: int) -> bool:
-        return (
-            self._in_turn(drawn.number) == drawn.number
-            and len(drawn.ids) * (self.slots or 1) == rows
-        )
+        slots = self.slots or 1
+        for drawn in self._outstanding:
+            if self._in_turn(drawn.number) == drawn.number and len(drawn.ids) * slots == rows:
+                return drawn
+        return None
 
     def spend(self, batch: "Drawn | None") -> None:
-        """Mark the oldest batch as used.
-
-        Args:
-            batch: What `drawn` returned when its rows ran forward.
-        """
+        """Mark the oldest batch as used, if `drawn` returned it when its rows ran forward."""
         if self._outstanding and self._outstanding[0] is batch:
             self._outstanding.popleft()
             return
@@ -389,27 +372,20 @@ def unchanged(batch: Any) -> Any:
 
 def check_replaceable(loader: DataLoader[Any]) -> None:
     """Raise an error unless Poisson batches may replace the batches of the loader."""
-    if not isinstance(loader, DataLoader):
-        raise ArgumentError("loader", "a torch.utils.data.DataLoader", shown=type(loader).__name__)
+    _validate.instance(DataLoader, "a torch.utils.data.DataLoader", loader=loader)
     if isinstance(loader, PoissonLoader):
         raise ArgumentError("loader", "an ordinary loader", shown="one that is already private")
     if isinstance(loader.dataset, IterableDataset):
-        raise ArgumentError(
-            "loader",
-            "over a map-style data set",
-            shown="an IterableDataset",
-            why="records are drawn by index",
-        )
+        allowed, why = "over a map-style data set", "records are drawn by index"
+        raise ArgumentError("loader", allowed, shown="an IterableDataset", why=why)
     if loader.batch_size is None:
         raise ArgumentError("loader", "with a batch_size", got=None, why="it is the expected one")
     sampler = loader.sampler
     if type(sampler) not in (RandomSampler, SequentialSampler) or (
         isinstance(sampler, RandomSampler) and sampler.replacement
     ):
-        raise ArgumentError(
-            "loader",
-            "that visits each record once in an epoch (shuffle=True or False)",
-            shown=f"one with {type(sampler).__name__}",
-            why="the draws would be replaced by Poisson samples",
-            hint="Use torch.utils.data.Subset to select records.",
-        )
+        allowed = "that visits each record once in an epoch (shuffle=True or False)"
+        shown = f"one with {type(sampler).__name__}"
+        why = "the draws would be replaced by Poisson samples"
+        hint = "Use torch.utils.data.Subset to select records."
+        raise ArgumentError("loader", allowed, shown=shown, why=why, hint=hint)

@@ -438,31 +438,25 @@ class TestRefusals:
 
     @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
     @pytest.mark.parametrize(
-        ("changed", "named"),
+        ("changed", "made", "named"),
         [
-            (lambda model: nn.DataParallel(model), "got DataParallel"),
-            (lambda model: torch.compile(model), "before torch.compile"),
-            (lambda model: model.requires_grad_(False), "requires a gradient, got none"),
+            (nn.DataParallel, torch.optim.SGD, "got DataParallel"),
+            (torch.compile, torch.optim.SGD, "before torch.compile"),
+            (lambda model: model.requires_grad_(False), torch.optim.SGD, "a gradient, got none"),
+            (lambda model: model, torch.optim.LBFGS, "no closure, got LBFGS"),
+            (
+                lambda model: model,
+                lambda own: torch.optim.SGD([*own, nn.Parameter(torch.zeros(2))]),
+                "the model alone",
+            ),
         ],
     )
-    def test_other_models(self, changed: Any, named: str) -> None:
+    def test_other_models_and_optimizers(self, changed: Any, made: Any, named: str) -> None:
         model = changed(digits())
-        optimizer = torch.optim.SGD(model.parameters())
-        with pytest.raises(ArgumentError, match=named):
-            make_private(model, optimizer, DataLoader(images(), batch_size=4), plan=plan())
-
-    @pytest.mark.parametrize(
-        ("made", "named"),
-        [
-            (lambda own: torch.optim.LBFGS(own), "no closure, got LBFGS"),
-            (lambda own: torch.optim.SGD([*own, nn.Parameter(torch.zeros(2))]), "the model alone"),
-        ],
-    )
-    def test_other_optimizers(self, made: Any, named: str) -> None:
-        model = digits()
-        optimizer = made(list(model.parameters()))
         with pytest.raises(ValueError, match=named):
-            make_private(model, optimizer, DataLoader(images(), batch_size=4), plan=plan())
+            make_private(
+                model, made(model.parameters()), DataLoader(images(), batch_size=4), plan=plan()
+            )
 
     def test_a_copy_of_the_optimizer(self) -> None:
         optimizer = private(digits())[1]

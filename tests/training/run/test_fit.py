@@ -156,18 +156,8 @@ class TestData:
         execution, items = Execution(cuda_graph=True), Items(*records())
         for data, example, captures in ((records(), None, capturable), (items, items[0], False)):
             settings = {"options": {"lr": 0.1}, "execution": execution, "example": example}
-            run = Run.prepare(plan_of(), network(), cross_entropy, data, **settings)
+            run = Run(plan_of(), network(), cross_entropy, data, **settings)
             assert run.captures is captures
-
-    @pytest.mark.parametrize("data", [5, {"train": []}, iter([]), Stream(), "text"])
-    def test_other_forms_are_refused(self, data):
-        with pytest.raises(ValueError, match="Expected train_set a pair"):
-            train(data=data)
-
-    def test_lengths_must_agree(self):
-        inputs, targets = records()
-        with pytest.raises(ValueError, match="Expected inputs and targets of the same length"):
-            train(data=(inputs, targets[:-1]))
 
 
 class TestExecution:
@@ -281,10 +271,6 @@ class TestExecution:
         with pytest.raises(ValueError, match="Expected device 'cpu', because no CUDA device is"):
             train(execution=Execution(device="cuda"))
 
-    def test_a_model_without_trained_parameters(self):
-        with pytest.raises(ValueError, match="Expected model with a parameter that requires a gr"):
-            train(model=network().requires_grad_(False))
-
 
 class TestGuarantee:
     def test_no_steps(self, tmp_path):
@@ -375,6 +361,11 @@ class TestEvaluation:
         ({"data": (torch.zeros(9, 3), torch.zeros(9).long())}, r"fits Linear.* \(1, 3\)"),
         ({"data": TensorDataset(torch.zeros(9, 3), torch.zeros(9).long())}, r"fits Linear"),
         ({"model": nn.Sequential(network(), nn.BatchNorm1d(3))}, "keep records apart"),
+        ({"model": network().requires_grad_(False)}, "Expected model with a parameter that requ"),
+        ({"evaluate": lambda _: None}, "Expected evaluate to return a mapping from names to numbe"),
+        ({"data": (torch.zeros(9, 4), torch.zeros(8).long())}, "inputs and targets of the same l"),
+        *[({"data": other}, "Expected train_set a pair")
+          for other in (5, {"train": []}, iter([]), Stream(), "text")],
     ],
 )  # fmt: skip
 def test_wrong_settings_are_refused_before_a_step_is_taken(tmp_path, options, message):
@@ -405,13 +396,6 @@ def test_an_evaluation_may_return_scalars_of_any_kind(tmp_path, value):
     """They are written down after the steps are paid for: too late to fail."""
     train(plan_of(2), evaluate=lambda _: {"score": value}, out=tmp_path)
     assert [entry["score"] for entry in read_metrics(tmp_path)] == [0.5, 0.5]
-
-
-def test_an_evaluation_returns_numbers_by_name():
-    with pytest.raises(
-        ValueError, match="Expected evaluate to return a mapping from names to numbers"
-    ):
-        train(plan_of(1), evaluate=lambda _: None)
 
 
 @pytest.mark.thorough

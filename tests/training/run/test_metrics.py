@@ -147,7 +147,7 @@ def test_the_bar_never_shows_less_than_was_spent(epsilon, shown):
 
 def test_a_value_that_is_no_number_is_never_the_best():
     plan = Plan(sampling_rate=0.1, steps=3, aggregation=Mean())
-    best = BestModel.of(plan, torch.nn.Linear(1, 1), "public_loss", 2, keeps=True)
+    best = BestModel(plan, torch.nn.Linear(1, 1), "public_loss", 2, keeps=True)
     for step, value in enumerate([math.nan, 2.0, 1.0, math.nan], 1):
         best.follow(step, value, torch.nn.Linear(1, 1))
     assert (best.step, best.value, best.waited) == (3, 1.0, 1)

@@ -288,7 +288,7 @@ def test_padding_is_not_read():
         seen.append(index)
         return pair(index)
 
-    run = Run.prepare(
+    run = Run(
         PLAN,
         nn.Linear(4, 3),
         cross_entropy,

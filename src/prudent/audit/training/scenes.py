@@ -219,7 +219,7 @@ def _prepared(
     """
     people = None if slots is None else torch.arange(len(records)).repeat_interleave(copies)
     records = records.repeat_interleave(copies, 0)
-    return Run.prepare(
+    return Run(
         attrs.evolve(plan, steps=steps),
         model,
         lambda outputs, targets: length * outputs[:, 0],

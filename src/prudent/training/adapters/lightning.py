@@ -45,7 +45,7 @@ def make_private(
         first step. Steps taken after the checkpoint that a run resumes from are not in it.
     """
     options["delta"] = delta if options.get("plan") is None else None
-    prepared = private.prepare(module if model is None else model, loader, **options)
+    prepared = private.Preparation(module if model is None else model, loader, **options)
     privacy = _Privacy(prepared, delta)
     configure, callbacks = module.configure_optimizers, module.configure_callbacks
     private.specialise(

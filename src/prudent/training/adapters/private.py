@@ -212,10 +212,10 @@ def make_private(
     Raises:
         ArgumentError: If an argument is missing or does not fit the others.
     """
-    given = dict(locals())  # all but the optimizer are arguments of `prepare`
+    given = dict(locals())  # all but the optimizer are arguments of a `Preparation`
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.instance(torch.optim.Optimizer, "a torch optimizer", optimizer=given.pop("optimizer"))
-    preparation = prepare(**given)
+    preparation = Preparation(**given)
     return model, PrivateOptimizer(optimizer, preparation), preparation.loader
 
 
@@ -242,12 +242,10 @@ class PrivacyTarget:
     def in_epochs(self, batch: int, count: int, batches: int) -> Plan:
         """The plan for epochs of so many batches, of an expected size, of `count` records."""
         given = self.noise_multiplier is not None
+        why = "epsilon, delta and epochs are all needed, or noise_multiplier and epochs, unless "
+        why += "there is a plan"
         for name in ("epochs",) if given else ("epsilon", "delta", "epochs"):
             if getattr(self, name) is None:
-                why = (
-                    "epsilon, delta and epochs are all needed, or noise_multiplier and epochs, "
-                    "unless there is a plan"
-                )
                 raise ArgumentError(name, "to be given", got=None, why=why)
         for name in ("epsilon", "aggregation") if given else ():
             if getattr(self, name) is not None:
@@ -284,80 +282,69 @@ class PrivacyTarget:
         return plan
 
 
-@attrs.frozen
 class Preparation:
-    """What is known of a private loop before there is an optimizer."""
+    """A private loop before there is an optimizer: its arguments are those of `make_private`.
 
-    model: nn.Module  # its forward passes are captured
-    charge: RunCharge  # what the run is charged to, with its plan, calibrated
-    loader: PoissonLoader  # what the batches come from
-    reduction: Reduction  # how the loss combines the records of a batch
-    physical_batch: int | None  # largest number of records whose activations are in memory
-    key: Key  # the key of the noise and the draws
-    held_out: HeldOutRecords | None  # if the plan releases something of them
-
-
-def prepare(
-    model: nn.Module,
-    loader: DataLoader[Any],
-    *,
-    plan: Plan | None = None,
-    held_out_set: Any = None,
-    held_out_loss: Loss | None = None,
-    held_out_unit: Any = None,
-    loss_reduction: str = "mean",
-    max_physical_batch: int | None = None,
-    example: Any = None,
-    unit: Any = None,
-    records_per_person: int | None = None,
-    per_unit: str | None = None,
-    fix: bool = False,
-    key: Key | None = None,
-    ledger: LedgerLike | None = None,
-    **target: Any,
-) -> Preparation:
-    """Check the arguments of `make_private`, mend the model, find the noise, make the loader.
-
-    `target` are those of a `PrivacyTarget`.
+    They are checked, the model is mended, the noise is found. `target` are those of a
+    `PrivacyTarget`.
     """
-    wanted = PrivacyTarget(**target)
-    check_capturable(model)
-    for done in replace_unsupported_layers(model) if _validate.flag(fix=fix) else ():
-        print(done, file=sys.stderr)
-    with modes_kept(model):  # a layer that training mode would let mix records, before it runs
-        if not model.training:
-            model.train()
-        refuse_unsupported(model)
-    check_replaceable(loader)
-    if plan is not None:
-        _validate.instance(Plan, "a Plan", plan=plan)
-    units = Units.of(loader.dataset, Unit.given(unit, records_per_person, per_unit))
-    if plan is None:
-        assert loader.batch_size is not None
-        batches = len(loader) if units.people is None else -(-len(units) // loader.batch_size)
-        plan = wanted.in_epochs(loader.batch_size, len(units), batches)
-    else:
-        wanted.refuse_beside_plan()
-        plan.refuse_allocation()
-        batches = max(1, round(1 / plan.sampling_rate))
-    if max_physical_batch is not None:
-        _validate.count(1, max_physical_batch=max_physical_batch)
-    charge = RunCharge(ledger, plan, wanted.delta, protected=units.protected)
-    key = given_or_random(key)
-    sampler = PoissonSampler(len(units), plan.turn_rate, key=key, num_bands=plan.num_bands)
-    held_out = HeldOutRecords.of(
-        plan,
-        held_out_set,
-        held_out_loss,
-        trained=units,
-        ids=held_out_unit,
-        collate_fn=None if loader.collate_fn is default_collate else loader.collate_fn,
-        example=example,
-        batch=max_physical_batch,
-    )
-    private = PoissonLoader(loader, sampler, batches, example, charge=charge, units=units)
-    reduction = Reduction(_validate.one_of(("mean", "sum"), loss_reduction=loss_reduction))
-    return Preparation(model, charge, private, reduction, max_physical_batch, key, held_out)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loader: DataLoader[Any],
+        *,
+        plan: Plan | None = None,
+        held_out_set: Any = None,
+        held_out_loss: Loss | None = None,
+        held_out_unit: Any = None,
+        loss_reduction: str = "mean",
+        max_physical_batch: int | None = None,
+        example: Any = None,
+        unit: Any = None,
+        records_per_person: int | None = None,
+        per_unit: str | None = None,
+        fix: bool = False,
+        key: Key | None = None,
+        ledger: LedgerLike | None = None,
+        **target: Any,
+    ) -> None:
+        wanted = PrivacyTarget(**target)
+        check_capturable(model)
+        for done in replace_unsupported_layers(model) if _validate.flag(fix=fix) else ():
+            print(done, file=sys.stderr)
+        with modes_kept(model):  # a layer that training mode would let mix records, before it runs
+            if not model.training:
+                model.train()
+            refuse_unsupported(model)
+        check_replaceable(loader)
+        units = Units.of(loader.dataset, Unit.given(unit, records_per_person, per_unit))
+        if plan is None:
+            assert loader.batch_size is not None
+            batches = len(loader) if units.people is None else -(-len(units) // loader.batch_size)
+            plan = wanted.in_epochs(loader.batch_size, len(units), batches)
+        else:
+            _validate.instance(Plan, "a Plan", plan=plan).refuse_allocation()
+            wanted.refuse_beside_plan()
+            batches = max(1, round(1 / plan.sampling_rate))
+        if max_physical_batch is not None:
+            _validate.count(1, max_physical_batch=max_physical_batch)
+        self.charge = charge = RunCharge(ledger, plan, wanted.delta, protected=units.protected)
+        self.key = given_or_random(key)
+        sampler = PoissonSampler(len(units), plan.turn_rate, key=self.key, num_bands=plan.num_bands)
+        self.held_out = HeldOutRecords.of(
+            plan,
+            held_out_set,
+            held_out_loss,
+            trained=units,
+            ids=held_out_unit,
+            collate_fn=None if loader.collate_fn is default_collate else loader.collate_fn,
+            example=example,
+            batch=max_physical_batch,
+        )
+        self.loader = PoissonLoader(loader, sampler, batches, example, charge=charge, units=units)
+        self.reduction = Reduction(_validate.one_of(("mean", "sum"), loss_reduction=loss_reduction))
+        self.model, self.physical_batch = model, max_physical_batch
 
 
 _RELEASED: dict[str, dict[str, int]] = {}
@@ -373,11 +360,8 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
 
     It captures the model's forward passes in training mode; a step releases the gradients of the
     one pass whose backward has run since the last step. Parameter groups and state are those of the
-    wrapped optimizer, so schedulers act on it.
-
-    Args:
-        optimizer: Any torch optimizer over parameters of the model.
-        preparation: What the run will be; a second optimizer of it would repeat its noise.
+    wrapped optimizer, so schedulers act on it. A second optimizer of a preparation would repeat its
+    noise.
 
     Attributes:
         plan: What is released; `plan.epsilon(delta)` is the price of the whole run.
@@ -502,12 +486,12 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
         if watch is not None and outcome is not None and (self.steps - 1) % watch.loss_every == 0:
             noise = watch.deviation(self._release.expected_batch)
             shown |= {"train_loss": float(outcome.watched), "train_loss_noise": noise}
-        due = held_out is not None and held_out.settings.is_due(self.steps, self.plan.steps)
-        # Two optimizers of a run with bands may arrive at one step, which is paid for once.
-        tested = _TESTED.setdefault(self._charge.name, set())
-        if held_out is not None and due and self.steps not in tested:
-            tested.add(self.steps)
-            shown |= held_out.release(self._release, self._key)
+        if held_out is not None and held_out.settings.is_due(self.steps, self.plan.steps):
+            # Two optimizers of a run with bands may arrive at one step, which is paid for once.
+            tested = _TESTED.setdefault(self._charge.name, set())
+            if self.steps not in tested:
+                tested.add(self.steps)
+                shown |= held_out.release(self._release, self._key)
         return shown
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -662,24 +646,18 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
 def check_capturable(model: nn.Module) -> None:
     """Raise an error if the forward passes of a model cannot be captured."""
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        raise ArgumentError(
-            "model",
-            "in one process, on one device",
-            shown=type(model).__name__,
-            hint="Use prudent.fit, which several processes may call.",
-        )
+        allowed = "in one process, on one device"
+        hint = "Use prudent.fit, which several processes may call."
+        raise ArgumentError("model", allowed, shown=type(model).__name__, hint=hint)
     if hasattr(model, "_orig_mod"):
         hint = "Give the model itself, before torch.compile."
         raise ArgumentError("model", "that is not compiled", shown="one that is", hint=hint)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ArgumentError("model", "with a parameter that requires a gradient", shown="none")
     if getattr(type(model), "_is_captured", False):
-        raise ArgumentError(
-            "model",
-            "an ordinary model",
-            shown="one that is already private",
-            hint="copy.deepcopy(model) is an ordinary copy of it.",
-        )
+        shown = "one that is already private"
+        hint = "copy.deepcopy(model) is an ordinary copy of it."
+        raise ArgumentError("model", "an ordinary model", shown=shown, hint=hint)
 
 
 def _capture(model: nn.Module, forward: Callable[..., Any]) -> None:

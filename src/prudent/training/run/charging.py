@@ -141,23 +141,6 @@ class RunCharge:
         unit = None if self.protected == "record" else self.protected
         return {"plan": self.plan, "run": self.name, "unit": unit}
 
-    def receipt(self, released: Mapping[str, Any], **facts: Any) -> Receipt:
-        """The receipt of the run; for facts see `receipt_of`."""
-        plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
-        only = self._noted[0] if len(self._noted) == 1 else None  # else no row has the whole event
-        return receipt_of(
-            self.kind,
-            asked=self._asked,
-            event=plan.event,
-            epsilon=plan.epsilon(delta),
-            delta=delta,
-            relation=plan.relation,
-            released=released,
-            ledger=self.ledger,
-            charge=only if only is not None and only.event == plan.event else None,
-            **({"unit": self.protected} | facts),
-        )
-
     def write_receipt(
         self,
         file: ReceiptFile,
@@ -172,7 +155,8 @@ class RunCharge:
         If the run has `ended`, the ledger notes the digest of all of it. What `state` raises takes
         no model with it; see `ReceiptFile.write`.
         """
-        predictable = facts.pop("predictable")
+        predictable, plan = facts.pop("predictable"), self.plan
+        delta = USUAL_DELTA if self.delta is None else self.delta
 
         def make() -> Receipt:
             ReceiptFile.at(file)  # it may have become another file meanwhile
@@ -180,7 +164,21 @@ class RunCharge:
             released = {"parameters": digest_of_parameters(state()), "files": digests, **facts}
             if ended:
                 self.note_release(answer_digest(released))
-            return self.receipt(released, predictable=predictable, files=digests)
+            only = self._noted[0] if len(self._noted) == 1 else None  # else no row has all of it
+            return receipt_of(
+                self.kind,
+                asked=self._asked,
+                event=plan.event,
+                epsilon=plan.epsilon(delta),
+                delta=delta,
+                relation=plan.relation,
+                released=released,
+                ledger=self.ledger,
+                charge=only if only is not None and only.event == plan.event else None,
+                unit=self.protected,
+                predictable=predictable,
+                files=digests,
+            )
 
         file.write(make)
         if ended:

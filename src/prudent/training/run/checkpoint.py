@@ -7,7 +7,7 @@ taken.
 
 A run that was killed has taken steps since its last checkpoint, and somebody may have seen their
 results. A resumed run may take these steps again with the same noise only if they are bit for bit
-the same releases, and no new ones. So every checkpoint holds the `RunFingerprint` of its run, and
+the same releases, and no new ones. So every checkpoint holds fingerprints of its run, and
 
 * if the resumed run proves that it is the same in every part, it repeats the lost steps with the
   same key, and they cost nothing;
@@ -34,14 +34,13 @@ import hashlib
 import json
 import os
 import platform
-import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple
 
 import attrs
 import dp_accounting as dp
@@ -66,6 +65,8 @@ PAID_FORMAT = 1
 CHECKPOINT = "checkpoint.pt"
 
 _SEAL = b"\nprudent sha-256\n"
+
+RESTORE = "Restore the file from a copy, or start again in another folder."
 
 
 @contextmanager
@@ -95,10 +96,9 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
 def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None:
     """The last saved state, or None if there is none. Only tensors and plain values are read.
 
-    Raises:
-        NewerFormatError: If a later version wrote the file, in a format unknown to this one.
-        ValueError: If the file is not bit for bit what was written. The run would continue with
-            other weights or another trim but the same noise, which whoever saw both could subtract.
+    Raises an error if the file is not bit for bit what was written, or a later version wrote it.
+    The run would continue with other weights or another trim but the same noise, which whoever saw
+    both could subtract.
     """
     path = folder / CHECKPOINT
     if not path.exists():
@@ -106,26 +106,23 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any] | None
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END) - len(_SEAL) - hashlib.sha256().digest_size
         file.seek(max(0, end))
+        damaged = partial(
+            ArgumentError,
+            "out",
+            "with an intact checkpoint",
+            shown=f"{str(path)!r}, which is damaged, truncated, or from another version",
+            hint=RESTORE,
+        )
         if end < 0 or file.read() != _SEAL + _digest(file, end):
-            raise _damaged(path, "its digest does not match")
+            raise damaged(why="its digest does not match")
         file.seek(0)
         try:
             state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
         except Exception:  # torch has many, for files that no run wrote
-            raise _damaged(path, "it holds other than tensors and plain values") from None
+            raise damaged(why="it holds other than tensors and plain values") from None
     check_format(state, CHECKPOINT_FORMAT, f"the checkpoint {str(path)!r}")
     state.pop("format")
     return state
-
-
-def _damaged(path: Path, why: str) -> ArgumentError:
-    return ArgumentError(
-        "out",
-        "with an intact checkpoint",
-        shown=f"{str(path)!r}, which is damaged, truncated, or from another version",
-        why=why,
-        hint="Restore the file from a copy, or start again in another folder.",
-    )
 
 
 def _digest(file: IO[bytes], end: int) -> bytes:
@@ -162,9 +159,7 @@ def record_paid(folder: Path, plan: Plan, steps: int, *, renewals: int = 0, run:
 def charged(folder: Path, run: str = "") -> Paid | None:
     """What the run in a folder paid for; None if nothing was charged.
 
-    Raises:
-        NewerFormatError: If a later version wrote the file, in a format unknown to this one.
-        ValueError: If the file is damaged.
+    Raises an error if the file is damaged, or a later version wrote it.
     """
     path = _of(run, folder, "paid.json")
     if not path.exists():
@@ -177,40 +172,31 @@ def charged(folder: Path, run: str = "") -> Paid | None:
     except NewerFormatError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ArgumentError(
-            "out",
-            "with an intact record of what was paid",
-            shown=f"{str(path)!r}, which is damaged",
-            hint="Restore the file from a copy, or start again in another folder.",
-        ) from error
+        shown = f"{str(path)!r}, which is damaged"
+        allowed = "with an intact record of what was paid"
+        raise ArgumentError("out", allowed, shown=shown, hint=RESTORE) from error
 
 
-def _part(words: str) -> Any:
-    return attrs.field(metadata={"words": words})
+DECISIVE = {
+    "records": "the records",
+    "loss": "the loss or what reads the records",
+    "model": "the model",
+    "optimizer": "the optimizer or its schedule",
+    "execution": "precision, engine or batch size of the execution",
+    "processes": "the number of processes",
+    "machine": "the kind of device, versions or threads",
+}
+"""What decides what a step releases, except key and checkpoint: names of fingerprints, and words.
+
+An empty fingerprint is unknown: it proves nothing, not even compared with itself.
+"""
 
 
-@attrs.frozen(kw_only=True)
-class RunFingerprint:
-    """Fingerprints of everything that decides what a step releases, except key and checkpoint.
-
-    An empty one is unknown: it proves nothing, not even compared with itself.
-    """
-
-    records: str = _part("the records")
-    loss: str = _part("the loss or what reads the records")
-    model: str = _part("the model")
-    optimizer: str = _part("the optimizer or its schedule")
-    execution: str = _part("precision, engine or batch size of the execution")
-    processes: str = _part("the number of processes")
-    machine: str = _part("the kind of device, versions or threads")
-
-    def unproved(self, saved: dict[str, str]) -> list[str]:
-        """The parts that are not proved to be those of a checkpoint, in words."""
-        return [
-            part.metadata["words"]
-            for part in attrs.fields(RunFingerprint)
-            if not getattr(self, part.name) or getattr(self, part.name) != saved.get(part.name)
-        ]
+def unproved(own: Mapping[str, str], saved: Mapping[str, str]) -> list[str]:
+    """What fingerprints do not prove to be that of a checkpoint, in words."""
+    return [
+        words for name, words in DECISIVE.items() if not own[name] or own[name] != saved.get(name)
+    ]
 
 
 def machine(device: torch.device) -> str:
@@ -231,51 +217,57 @@ def machine(device: torch.device) -> str:
     )
 
 
+PORTIONS = 100
+"""Number of portions in which the steps of a plan are paid for, each before its first step, so that
+few more are lost than were taken."""
+
+
 @attrs.define
 class ResumeState:
-    """What a run hands on to the one that resumes it, besides its model. Secret."""
+    """What a run hands on to the one that resumes it, besides its model. Secret.
 
+    Beside its checkpoints a run records how many of its steps are paid for.
+    """
+
+    plan: Plan  # the plan of the run
+    processes: Processes  # its processes, of which the first writes
     key: Key  # the key of noise, tests and sampling
-    # A random public name, by which a ledger knows what it was charged for.
-    name: str = attrs.field(factory=lambda: secrets.token_hex(8))
+    name: str  # a random public name, by which a ledger knows what it was charged for
+    shares_folder: bool = False  # whether a folder may hold several runs, whose files have names
     lost: int = 0  # steps of the plan that were paid for but not repeated after a kill
     renewals: int = 0  # how often a new key was drawn instead
+    paid: int = attrs.field(default=0, init=False)  # the number of steps paid for
+    resumed: Paid | None = attrs.field(default=None, init=False)  # the record when it was resumed
+    folders: set[Path] = attrs.field(factory=set, init=False)  # where the record is kept
 
     def plain(self) -> dict[str, Any]:
         """As a dictionary, for a checkpoint."""
         values = {"name": self.name, "lost": self.lost, "renewals": self.renewals}
         return {"key": self.key.secret.hex(), "predictable": self.key.predictable, **values}
 
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Self:
-        """What a checkpoint holds."""
-        key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
-        return cls(key, state["name"], state["lost"], state["renewals"])
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on with what a checkpoint holds."""
+        self.key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
+        self.name, self.lost, self.renewals = state["name"], state["lost"], state["renewals"]
 
-    def past_lost_steps(
-        self,
-        taken: int,
-        paid: Paid | None,
-        unproved: Callable[[], list[str]],
-        processes: Processes,
-        plan: Plan,
-    ) -> int:
+    def past_lost_steps(self, taken: int, differing: Callable[[], list[str]]) -> int:
         """The number of steps after which to go on: `taken` if lost steps may be repeated.
 
-        `unproved` lists the parts of the run that are not proved to be what they were. A new key
+        `differing` lists the parts of the run that are not proved to be what they were. A new key
         has new parts that take turns, so it begins with a new cycle: with those of the old one a
         record takes part no more often than is paid for.
         """
+        paid = self.resumed
         if paid is None or paid.steps <= taken:
             return taken
         is_old = self.renewals < paid.renewals
         old = ["the key, of which a later checkpoint has a new one"] if is_old else []
         self.renewals = max(self.renewals, paid.renewals)
-        parts = processes.gathered(old + unproved())
+        parts = self.processes.gathered(old + differing())
         if not any(parts):
             return taken
-        resumed = min(plan.steps, paid.steps + -paid.steps % plan.cycle)
-        if processes.rank == 0:
+        resumed = min(self.plan.steps, paid.steps + -paid.steps % self.plan.cycle)
+        if self.processes.rank == 0:
             warn(
                 f"The run goes on after step {resumed} with a new key, and the steps "
                 f"{taken + 1} to {resumed}, which may have been taken after its last "
@@ -284,10 +276,49 @@ class ResumeState:
                 f"proved that these are what they were: {', '.join(dict.fromkeys(chain(*parts)))}; "
                 "the same noise on other sums could be subtracted."
             )
-        self.key = shared_key(self.key.renewed, processes)
+        self.key = shared_key(self.key.renewed, self.processes)
         self.lost += resumed - taken
         self.renewals += 1
         return resumed
+
+    def resume(self, folder: Path) -> Paid | None:
+        """Go on with the record in a folder; returns what it says."""
+        self.folders.add(folder)
+        paid = self.processes.first(partial(charged, folder, self._run))
+        self.paid, self.resumed = 0 if paid is None else paid.steps, paid
+        return paid
+
+    def begin(self, folder: Path, taken: int) -> None:
+        """Keep the record in a folder that has a checkpoint, too."""
+        if folder not in self.folders:
+            self.folders.add(folder)
+            self.paid = max(self.paid, taken)
+            self._record(folder, self.renewals)
+
+    def pay(self, taken: int, stop: int | None = None) -> None:
+        """Record that steps after the first `taken` are paid for, before one of them is taken.
+
+        Beyond `stop`, the step of the next checkpoint, nothing need be paid yet.
+        """
+        if taken >= self.paid and self.folders:
+            portion = -(-self.plan.steps // PORTIONS)
+            end = self.plan.steps if stop is None else stop
+            self.paid = min(end, taken - taken % portion + portion)
+            for folder in self.folders:
+                self._record(folder, self.renewals)
+
+    def begin_anew(self) -> None:
+        """Record that a run that goes on from here repeats nothing, but draws a new key."""
+        for folder in self.folders:
+            self._record(folder, self.renewals + 1)
+
+    def _record(self, folder: Path, renewals: int) -> None:
+        record = partial(record_paid, folder, self.plan, self.paid, run=self._run)
+        self.processes.first(partial(record, renewals=renewals))
+
+    @property
+    def _run(self) -> str:
+        return self.name if self.shares_folder else ""
 
 
 def shared_key(make: Callable[[], Key], processes: Processes) -> Key:
@@ -349,54 +380,3 @@ class ReleaseDigests:
             return self.known[name] == parts
 
         return self._processes.first(check)
-
-
-PORTIONS = 100
-"""Number of portions in which the steps of a plan are paid for, each before its first step, so that
-few more are lost than were taken."""
-
-
-@attrs.define
-class PaidSteps:
-    """Records beside the checkpoints of a run how many of its steps are paid for."""
-
-    plan: Plan  # the plan of the run
-    processes: Processes  # its processes, of which the first writes
-    run: str = ""  # the name of the run, where a folder may hold several
-    steps: int = 0  # the number of steps paid for
-    folders: set[Path] = attrs.field(factory=set, init=False)  # where the record is kept
-
-    def resume(self, folder: Path) -> Paid | None:
-        """Go on with the record in a folder; returns what it says."""
-        self.folders.add(folder)
-        paid = self.processes.first(partial(charged, folder, self.run))
-        self.steps = 0 if paid is None else paid.steps
-        return paid
-
-    def begin(self, folder: Path, taken: int, renewals: int) -> None:
-        """Keep the record in a folder that has a checkpoint, too."""
-        if folder not in self.folders:
-            self.folders.add(folder)
-            self.steps = max(self.steps, taken)
-            self._record(folder, renewals)
-
-    def pay(self, taken: int, renewals: int, stop: int | None = None) -> None:
-        """Record that steps after the first `taken` are paid for, before one of them is taken.
-
-        Beyond `stop`, the step of the next checkpoint, nothing need be paid yet.
-        """
-        if taken >= self.steps and self.folders:
-            portion = -(-self.plan.steps // PORTIONS)
-            end = self.plan.steps if stop is None else stop
-            self.steps = min(end, taken - taken % portion + portion)
-            for folder in self.folders:
-                self._record(folder, renewals)
-
-    def begin_anew(self, renewals: int) -> None:
-        """Record that a run that goes on from here repeats nothing, but draws a new key."""
-        for folder in self.folders:
-            self._record(folder, renewals + 1)
-
-    def _record(self, folder: Path, renewals: int) -> None:
-        record = partial(record_paid, folder, self.plan, self.steps, run=self.run)
-        self.processes.first(partial(record, renewals=renewals))

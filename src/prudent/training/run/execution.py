@@ -125,12 +125,9 @@ class Execution:
         processes = join(local_device(self.device))
         if processes.count == 1:
             if self.distributed:
-                raise ArgumentError(
-                    "distributed",
-                    "False or None in one process",
-                    got=True,
-                    hint="Start several: torchrun --nproc-per-node 2 ...",
-                )
+                allowed = "False or None in one process"
+                hint = "Start several: torchrun --nproc-per-node 2 ..."
+                raise ArgumentError("distributed", allowed, got=True, hint=hint)
             return self, processes
         return attrs.evolve(self, device=local_device(self.device)), processes
 
@@ -326,25 +323,20 @@ def scheduler_of(make: Scheduler | None, optimizer: torch.optim.Optimizer) -> LR
     if make is None:
         return None
     scheduler = make(optimizer) if callable(make) else make
+    shown = type(scheduler).__name__
     if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
-        raise ArgumentError(
-            "scheduler",
-            "a function of the optimizer that returns a torch scheduler of the step alone",
-            shown=type(scheduler).__name__,
-            hint="Such as scheduler=lambda optimizer: CosineAnnealingLR(optimizer, T_max=steps).",
-        )
+        allowed = "a function of the optimizer that returns a torch scheduler of the step alone"
+        hint = "Such as scheduler=lambda optimizer: CosineAnnealingLR(optimizer, T_max=steps)."
+        raise ArgumentError("scheduler", allowed, shown=shown, hint=hint)
     file = io.BytesIO()
     try:
         torch.save(scheduler.state_dict(), file)
         file.seek(0)
         torch.load(file, weights_only=True)
     except Exception as error:
-        raise ArgumentError(
-            "scheduler",
-            "with a state of tensors and plain values, which a checkpoint can hold",
-            shown=type(scheduler).__name__,
-            hint="Keep functions out of its state, or use LambdaLR with a plain function.",
-        ) from error
+        allowed = "with a state of tensors and plain values, which a checkpoint can hold"
+        hint = "Keep functions out of its state, or use LambdaLR with a plain function."
+        raise ArgumentError("scheduler", allowed, shown=shown, hint=hint) from error
     return scheduler
 
 

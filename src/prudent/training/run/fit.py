@@ -142,7 +142,7 @@ def fit(
         and the relation declares this number public. With a `unit`, all this holds for
         neighbours that differ in one person, with any number of records.
     """
-    given = dict(locals())  # the others are arguments of `Run.prepare`
+    given = dict(locals())  # the others are arguments of `Run`
     for name in ("unit", "records_per_person", "per_unit", "optimizer_options"):
         del given[name]
     people = Unit.given(unit, records_per_person, per_unit)
@@ -151,14 +151,12 @@ def fit(
     is_covered = not isinstance(corrupt, Corruption) or corrupt.per_record
     for name, value, done in (("delta", delta, "shown"), ("ledger", ledger, "charged")):
         if value is not None and not is_covered:
-            raise _validate.ArgumentError(
-                name,
-                f"None with {type(corrupt).__name__}",
-                shown=str(value) if name == "delta" else "one",
-                why="its bad records read the gradients of others, which no accounting covers, so "
-                f"no epsilon is {done}",
-            )
-    run = Run.prepare(**given, unit=people, options=optimizer_options)
+            allowed = f"None with {type(corrupt).__name__}"
+            why = "its bad records read the gradients of others, which no accounting covers, so "
+            why += f"no epsilon is {done}"
+            shown = str(value) if name == "delta" else "one"
+            raise _validate.ArgumentError(name, allowed, shown=shown, why=why)
+    run = Run(**given, unit=people, options=optimizer_options)
     out, file, first = run.reporting.out, run.reporting.receipt_file, run.processes.first
     ReceiptFile.at(run.reporting.receipt)  # found to be writable before anything is charged
     with run.opened():
@@ -171,6 +169,6 @@ def fit(
         facts |= {"predictable": predictable, "files": [] if out is None else [out / CHECKPOINT]}
         first(partial(run.charge.write_receipt, file, lambda: state, **facts))
     first(run.charge.note_release)
-    best = run.best.step if run.best is not None and run.best.keeps else None
+    best = run.best.step if run.best.keeps else None
     protected = run.charge.protected
     return Fitted(model, plan, history, run.pass_rate, predictable, lost, protected, best)

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Container
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import attrs
 import torch
@@ -74,47 +74,41 @@ class Metrics:
         return {n: v for n, v in found if isinstance(v, int | float) and n != "step"}
 
 
-@attrs.define
 class Counters:
-    """Sums over steps, and the position of the last reading."""
+    """Sums over steps: of passed tests since the start of the run, and since the last reading."""
 
-    passes: Tensor  # passed tests since the start of the run
-    watched: Tensor  # sum of released losses since the last reading
-    looks: Tensor  # number of released losses since the last reading
-    read_step: int = 0  # step of the last reading
-    read_passes: float = 0.0  # passed tests at the last reading
-
-    @classmethod
-    def start(cls, device: torch.device) -> Self:
-        """All counters at zero."""
+    def __init__(self, device: torch.device) -> None:
         # Separate tensors: saving a view in a checkpoint would save its private neighbours, too.
-        passes, watched, looks = (
+        self.passes, self._losses, self._looks = (
             torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)
         )
-        return cls(passes, watched, looks)
+        self.read_step, self._read_passes = 0, 0.0  # at the last reading
 
     def add(self, outcome: StepOutcome) -> None:
         """Count a step, in place and without reading values from the device."""
         self.passes += outcome.passed
-        self.watched += outcome.watched.nan_to_num(nan=0.0)
-        self.looks += outcome.watched.isfinite()
+        self._losses += outcome.watched.nan_to_num(nan=0.0)
+        self._looks += outcome.watched.isfinite()
 
-    def read(self, step: int) -> tuple[float, float, int]:
-        """The pass rate and the mean released loss since the last reading, which this one replaces.
+    def pass_rate(self, step: int) -> float:
+        """The pass rate since the last reading, which this one replaces."""
+        passes = float(self.passes)
+        rate = (passes - self._read_passes) / max(1, step - self.read_step)
+        self.read_step, self._read_passes = step, passes
+        return rate
 
-        With the number of released losses, without which there is no mean of them.
-        """
-        passes, looks = float(self.passes), int(self.looks)
-        rate = (passes - self.read_passes) / max(1, step - self.read_step)
-        watched = float(self.watched) / max(1, looks)
-        self.read_step, self.read_passes = step, passes
-        self.watched.zero_(), self.looks.zero_()
-        return rate, watched, looks
+    def loss(self, plan: Plan, expected_batch: float) -> tuple[float, float] | None:
+        """The mean loss released since the last reading, if one was, and the deviation of noise."""
+        if plan.watch is None or not (looks := int(self._looks)):
+            return None
+        mean = float(self._losses) / looks
+        self._losses.zero_(), self._looks.zero_()
+        return mean, plan.watch.deviation(expected_batch) / math.sqrt(looks)
 
     def restore(self, step: int, passes: Tensor) -> None:
         """Continue after `step` steps of a saved run, `passes` of which passed."""
         self.passes.copy_(passes)
-        self.read_step, self.read_passes = step, float(self.passes)
+        self.read_step, self._read_passes = step, float(self.passes)
 
 
 class Recorder(contextlib.ExitStack):
@@ -125,7 +119,11 @@ class Recorder(contextlib.ExitStack):
         self._path = None if folder is None else folder / "metrics.jsonl"
         if self._path is not None:
             with resumable():
-                _keep_until(self._path, start)
+                before = self._path.read_text(errors="replace") if self._path.exists() else ""
+                kept = [line for line in before.splitlines() if start and _step_of(line) <= start]
+                if (text := "".join(line + "\n" for line in kept)) != before:
+                    with replacing(self._path) as file:
+                        file.write(text)
         self._progress = Progress(
             BarColumn(bar_width=10),  # narrow, so that the line fits into 80 columns
             MofNCompleteColumn(),
@@ -164,22 +162,8 @@ class Recorder(contextlib.ExitStack):
                 settle(file)  # before the checkpoint, after which it is not written again
 
 
-def _keep_until(path: Path, step: int) -> None:
-    before = path.read_text(errors="replace") if path.exists() else ""
-    kept = [line for line in before.splitlines() if step and _step_of(line) <= step]
-    text = "".join(line + "\n" for line in kept)
-    if text != before:
-        with replacing(path) as file:
-            file.write(text)
-
-
 def last_entry(folder: Path) -> dict[str, Any]:
-    """The last complete entry that a run has written to a folder, as `Metrics.plain` made it.
-
-    Raises:
-        FileNotFoundError: If there is no file of metrics.
-        ValueError: If no entry in it is complete.
-    """
+    """The last complete entry that a run has written to a folder, as `Metrics.plain` made it."""
     path = folder / "metrics.jsonl"
     for line in reversed(path.read_text(errors="replace").splitlines()):
         if math.isfinite(_step_of(line)):
@@ -196,48 +180,48 @@ def _step_of(line: str) -> float:
         return float("inf")
 
 
-@attrs.define
 class BestModel:
-    """Follows one number of the metrics of a run."""
+    """Follows one number of the metrics of a run; none without patience, if no model is kept.
 
-    monitor: str  # its name; one that ends in "loss" is better if it is lower
-    patience: int | None  # values in a row without a better one that end the run; None: none do
-    keeps: bool  # whether the model with the best value is what the run returns
-    certain: bool  # whether the plan releases this number, though not every time
-    value: float | None = None  # the best value so far
-    step: int | None = None  # the step that it is from
-    waited: int = 0  # how many times in a row the value was not better
-    model: dict[str, Tensor] | None = None  # of the best value, if it is kept
+    One whose name ends in "loss" is better if it is lower.
+    """
 
-    @classmethod
-    def of(
-        cls, plan: Plan, model: nn.Module, monitor: str | None, patience: int | None, *, keeps: bool
-    ) -> "BestModel | None":
-        """What to follow in a run; None: nothing."""
+    def __init__(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        monitor: str | None,
+        patience: int | None,
+        *,
+        keeps: bool,
+    ) -> None:
+        self.monitor, self._patience, self.keeps = monitor, patience, keeps
+        self.value: float | None = None  # the best value so far
+        self.step: int | None = None  # the step that it is from
+        self.waited = 0  # how many times in a row the value was not better
+        self.model: dict[str, Tensor] | None = None  # of the best value, if it is kept
+        self._certain = True  # whether the plan releases this number, though not every time
         if patience is None and not keeps:
-            return None
+            self.monitor = None
+            return
         released = [] if plan.held_out is None else [plan.held_out.name]
         released += [] if plan.watch is None else ["train_loss"]
         if monitor is None and not released:
-            raise ArgumentError(
-                "monitor",
-                "the name of a number that the run shows",
-                got=None,
-                hint="Name a result of evaluate, or give the plan a prudent.HeldOut.",
-            )
+            hint = "Name a result of evaluate, or give the plan a prudent.HeldOut."
+            raise ArgumentError("monitor", _A_NUMBER, got=None, hint=hint)
         if keeps and has_shards(model):
             raise ArgumentError("keep_best", "False for a model sharded by fully_shard", got=True)
-        monitor = released[0] if monitor is None else monitor
-        return cls(monitor, patience, keeps, monitor in released)
+        self.monitor = released[0] if monitor is None else monitor
+        self._certain = self.monitor in released
 
     @property
     def is_over(self) -> bool:
         """Whether the run ends here."""
-        return self.patience is not None and self.waited >= self.patience
+        return self._patience is not None and self.waited >= self._patience
 
     def follow(self, step: int, value: float | None, model: nn.Module) -> None:
         """Compare a new value of a model with the best; None: there was none this time."""
-        best, lower = self.value, self.monitor.endswith("loss")
+        best, lower = self.value, str(self.monitor).endswith("loss")
         if value is None:
             self.check(())
         elif not math.isnan(value) and (best is None or (value < best if lower else value > best)):
@@ -247,11 +231,10 @@ class BestModel:
         else:
             self.waited += 1
 
-    def check(self, shown: Container[str]) -> None:
+    def check(self, shown: Container[str | None]) -> None:
         """Raise an error if what an evaluation shows is not what is followed."""
-        if not self.certain and self.monitor not in shown:
-            allowed = "the name of a number that the run shows"
-            raise ArgumentError("monitor", allowed, got=self.monitor)
+        if not self._certain and self.monitor not in shown:
+            raise ArgumentError("monitor", _A_NUMBER, got=self.monitor)
 
     @torch.no_grad()
     def restore_best(self, model: nn.Module) -> None:
@@ -259,10 +242,10 @@ class BestModel:
         if self.keeps and self.model is not None:
             model.load_state_dict(self.model)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any] | None:
         """What a checkpoint holds of it."""
         names = "monitor", "value", "step", "waited", "model"
-        return {name: getattr(self, name) for name in names}
+        return None if self.monitor is None else {name: getattr(self, name) for name in names}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Go on from a checkpoint, unless it followed another number or kept no model."""
@@ -273,6 +256,7 @@ class BestModel:
                 setattr(self, name, value)
 
 
+_A_NUMBER = "the name of a number that the run shows"
 _RARE = 0.05
 
 

@@ -81,61 +81,43 @@ Gather = Callable[[Tensor], tuple[Any, Any]]
 """Maps record ids of this process to inputs and targets."""
 
 
-@attrs.frozen(kw_only=True)
 class RunRecords:
-    """The records of a run: tensors on the device, or items that are read on the host."""
+    """The records of a run, or its people, of which this process reads only its own."""
 
-    units: Units  # the records of all processes, or the people
-    device: torch.device  # where batches are needed
-    fingerprint: Callable[[], str]  # returns the fingerprint of the records, which it computes once
-    # reads a batch of this process from tensors on the device; None for items.
-    gather: Gather | None = None
-    # Reads items, or people, on the host; None for tensors.
-    reader: RecordReader | PeopleReader | None = None
-    workers: int = 0  # processes that read; 0: this one reads when a batch is needed
-    prefetch: int = 2  # steps that each worker reads ahead
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         train_set: Any,
         execution: Execution,
         processes: Processes,
         collate_fn: Collate | None = None,
         example: Any = None,
         unit: Unit | None = None,
-    ) -> Self:
-        """The records of a data set, or its people; this process reads only its own."""
+    ) -> None:
         tensors = None if isinstance(train_set, Dataset) and collate_fn else tensors_of(train_set)
-        units = Units.of(train_set, unit, count_of(train_set, tensors))
-        if len(units) < processes.count:
+        self.units = units = Units.of(train_set, unit, count_of(train_set, tensors))
+        self.count = len(units)  # of all processes
+        if self.count < processes.count:
             each = f"one {units.protected} for each of the {processes.count} processes"
             shown, hint = "fewer", "Start fewer processes."
             raise ArgumentError("train_set", f"with at least {each}", shown=shown, hint=hint)
-        device = execution.device
-        known = functools.cache(lambda: units.fingerprint(fingerprint(train_set)))
+        self._execution, self.device = execution, execution.device
+        self.fingerprint = functools.cache(lambda: units.fingerprint(fingerprint(train_set)))
+        self.gather: Gather | None = None  # reads tensors on the device; None for items
+        self.reader: RecordReader | PeopleReader | None = None  # items, or people, on the host
         if tensors is None:
             own = processes.rank, processes.count
-            reader: RecordReader | PeopleReader = units.reader(
-                collate_fn, own, example=example, check=inputs_and_targets
-            )
+            form = {"example": example, "check": inputs_and_targets}
+            self.reader = units.reader(collate_fn, own, **form)
+            return
+        for name, value in (("collate_fn", collate_fn), ("example", example)):
+            if value is not None:
+                allowed = "None with a pair of tensors, which are already a batch"
+                hint = "A TensorDataset of them is a data set of items."
+                raise ArgumentError(name, allowed, hint=hint)
+        if units.people is None:
+            self.gather = _gather(tensors, self.device, processes)
         else:
-            for name, value in (("collate_fn", collate_fn), ("example", example)):
-                if value is not None:
-                    allowed = "None with a pair of tensors, which are already a batch"
-                    hint = "A TensorDataset of them is a data set of items."
-                    raise ArgumentError(name, allowed, hint=hint)
-            if units.people is None:
-                gather = _gather(tensors, device, processes)
-                return cls(units=units, device=device, fingerprint=known, gather=gather)
-            reader = PeopleReader(TensorReader(tensors), units.people)
-        ahead: Any = {"workers": execution.workers, "prefetch": execution.prefetch}
-        return cls(units=units, device=device, fingerprint=known, reader=reader, **ahead)
-
-    @property
-    def count(self) -> int:
-        """Number of records in all processes, or of people."""
-        return len(self.units)
+            self.reader = PeopleReader(TensorReader(tensors), units.people)
 
     def read(self, ids: Tensor) -> tuple[Any, Any]:
         """Inputs and targets of public records; of none, they have the form of any batch."""
@@ -154,13 +136,14 @@ class RunRecords:
         With `recompute` they stay on the host until they are read.
         """
         assert self.reader is not None
+        workers = self._execution.workers
         loader: DataLoader[Any] = DataLoader(
             ReadDraws(self.reader),  # type: ignore[arg-type]
             batch_size=None,  # an element is all of a step
             sampler=map(sampler.draw, steps),
             collate_fn=unchanged,
-            num_workers=self.workers,
-            prefetch_factor=self.prefetch if self.workers else None,
+            num_workers=workers,
+            prefetch_factor=self._execution.prefetch if workers else None,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # or it would draw from the generator that dropout uses
         )
@@ -178,13 +161,10 @@ def check_same_records(
 ) -> None:
     """Raise an error unless every process has the same records in the same order."""
     if processes.count > 1 and len(set(processes.gathered((count, fingerprint())))) > 1:
-        raise ArgumentError(
-            name,
-            "with the same records in the same order in every process",
-            shown="different ones",
-            why="a record held by two processes would count twice",
-            hint="Shuffle and split with the same seed in every process.",
-        )
+        allowed = "with the same records in the same order in every process"
+        why = "a record held by two processes would count twice"
+        hint = "Shuffle and split with the same seed in every process."
+        raise ArgumentError(name, allowed, shown="different ones", why=why, hint=hint)
 
 
 def _gather(tensors: tuple[Any, Any], device: torch.device, processes: Processes) -> Gather:
@@ -200,13 +180,9 @@ def _gather(tensors: tuple[Any, Any], device: torch.device, processes: Processes
     return gather
 
 
-BATCH = 128
-"""Number of held-out records that run forward at once, unless said otherwise."""
-
 _IGNORED = -100  # the label that torch's losses and Hugging Face leave out
 
 
-@attrs.frozen(eq=False, kw_only=True)
 class HeldOutRecords:
     """The held-out records of a run, each read and evaluated alone.
 
@@ -221,20 +197,9 @@ class HeldOutRecords:
     A value is a function of its record up to the rounding of matrix products, as in training.
     """
 
-    settings: HeldOut  # what is released
-    reader: RecordReader | TensorReader  # reads the records
-    # The records of each person; without a unit every record is alone.
-    members: Sequence[Sequence[int]]
-    score: Loss  # maps outputs and targets of a batch to one value per record
-    split: Callable[[Any], tuple[Any, Any]]  # makes inputs and targets of a batch of the reader
-    batch: int  # number of records that run forward at once
-    autocast: torch.dtype | None  # the type in which the model runs, as in training
-    data: Callable[[], str]  # The fingerprint of all this, computed when it is needed. Secret.
-
-    @classmethod
-    def of(
-        cls,
-        plan: Plan,
+    def __init__(
+        self,
+        settings: HeldOut,
         data: Any,
         loss: Loss | None,
         *,
@@ -246,40 +211,42 @@ class HeldOutRecords:
         autocast: torch.dtype | None = None,
         form: Mapping[str, Any] | None = None,
         split: Callable[[Any], tuple[Any, Any]] = inputs_and_targets,
-    ) -> Self | None:
-        """The held-out records of a plan; None if it releases nothing of any.
+    ) -> None:
+        """The arguments are those of `fit`.
 
-        The arguments are those of `fit`. People among the `trained` records are left out here,
-        `ids` say whom held-out records belong to, and `form` is for the `RecordReader`.
+        People among the `trained` records are left out here, `ids` say whom held-out records belong
+        to, `form` is for the `RecordReader`, and `split` makes inputs and targets of its batch.
         """
-        settings = check_held_out(plan, data)
-        if settings is None:
-            return None
         score = right_labels if settings.metric is HeldOutMetric.ACCURACY else loss
         if score is None:
             raise ArgumentError("held_out_loss", "a loss for each record", got=None)
+        self.settings, self._score, self._split = settings, score, split
         own = form is not None or (isinstance(data, Dataset) and collate_fn is not None)
         tensors = None if own else tensors_of(data)
         unit, others = (None, None) if trained is None else (trained.unit, trained.people)
         unit = unit and unit.of_held_out(data, ids)
         units = Units.of(data, unit, count_of(data, tensors))
         form = {"example": example, "check": inputs_and_targets} if form is None else form
-        found: RecordReader | TensorReader = (
+        self._reader: RecordReader | TensorReader = (
             units.record_reader(collate_fn, **form) if tensors is None else TensorReader(tensors)
         )
+        # The records of each person; without a unit every record is alone.
         members: list[Sequence[int]] = [[record] for record in range(units.records)]
         if units.people is not None:
             members = units.people.apart_from(others)
-        return cls(
-            settings=settings,
-            reader=found,
-            members=members,
-            score=score,
-            split=split,
-            batch=BATCH if batch is None else batch,
-            autocast=autocast,
-            data=lambda: fingerprint(data) + ("" if unit is None else digest(members).hex()),
-        )
+        self.members, self._autocast = members, autocast
+        self._batch = 128 if batch is None else batch  # number of records that run forward at once
+
+        def known() -> str:
+            return fingerprint(data) + ("" if unit is None else digest(members).hex())
+
+        self.data = known  # returns the fingerprint of all this. Secret.
+
+    @classmethod
+    def of(cls, plan: Plan, data: Any, *given: Any, **options: Any) -> Self | None:
+        """The held-out records of a plan; None if it releases nothing of any."""
+        settings = check_held_out(plan, data)
+        return None if settings is None else cls(settings, data, *given, **options)
 
     @property
     def size(self) -> float:
@@ -327,12 +294,12 @@ class HeldOutRecords:
         asked = [(person, record) for person, records in enumerate(own) for record in records]
         found: list[list[float]] = [[] for _ in own]
         with self._scores(step) as scores:
-            for start in range(0, len(asked), self.batch):
-                part = asked[start : start + self.batch]
+            for start in range(0, len(asked), self._batch):
+                part = asked[start : start + self._batch]
                 with generators_kept():
-                    rows: list[Any] = [self.reader.row(record, PUBLIC.of(0)) for _, record in part]
+                    rows: list[Any] = [self._reader.row(record, PUBLIC.of(0)) for _, record in part]
                 # As many rows in every batch: another shape could round differently.
-                given = scores(self._placed(rows + [None] * (self.batch - len(rows)), step))
+                given = scores(self._placed(rows + [None] * (self._batch - len(rows)), step))
                 given = given.nan_to_num(nan=worst, posinf=largest, neginf=0.0).clamp(0.0, largest)
                 for (person, _), row, score in zip(part, rows, given.tolist(), strict=False):
                     if row is not None:
@@ -343,7 +310,7 @@ class HeldOutRecords:
         """Inputs and targets of rows on the device of the model."""
         device = next(step.model.parameters()).device
         batch: tuple[Any, Any] = pytree.tree_map_only(
-            Tensor, lambda leaf: leaf.to(device), self.split(self.reader.batch(rows))
+            Tensor, lambda leaf: leaf.to(device), self._split(self._reader.batch(rows))
         )
         return batch
 
@@ -351,7 +318,7 @@ class HeldOutRecords:
     def _scores(self, step: Step) -> Iterator[Callable[[tuple[Any, Any]], Tensor]]:
         """A context with a function from a batch to its scores by the model in evaluation mode."""
         model = step.model
-        engine = BookKeeping(model, self.score, autocast=self.autocast)
+        engine = BookKeeping(model, self._score, autocast=self._autocast)
         reshard(model)
         gathered = without_gathering(model) if has_shards(model) else nullcontext()
         device = next(model.parameters()).device
@@ -366,12 +333,10 @@ class HeldOutRecords:
 def check_held_out(plan: Plan, data: Any) -> HeldOut | None:
     """What the plan releases of held-out records, which there must be if and only if it does."""
     if (plan.held_out is None) != (data is None):
-        raise ArgumentError(
-            "held_out_set",
-            "records for a plan that releases something of them, and None for any other",
-            shown="none" if data is None else "records",
-            hint="Such as Plan(..., held_out=prudent.HeldOut(every=100)), which prices it.",
-        )
+        allowed = "records for a plan that releases something of them, and None for any other"
+        shown = "none" if data is None else "records"
+        hint = "Such as Plan(..., held_out=prudent.HeldOut(every=100)), which prices it."
+        raise ArgumentError("held_out_set", allowed, shown=shown, hint=hint)
     return plan.held_out
 
 

@@ -1,7 +1,6 @@
 """One run of a plan: prepared, opened in its folder, stepped, saved and resumed."""
 
 import functools
-import math
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -10,7 +9,6 @@ from typing import Any, Self, cast
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 
 from prudent import _validate
 from prudent._files import held
@@ -28,7 +26,6 @@ from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_m
 from prudent.training.gradients.engine import Loss, modes_kept
 from prudent.training.keystream import Purpose
 from prudent.training.parallel import (
-    Processes,
     has_shards,
     load_model,
     load_optimizer,
@@ -40,15 +37,14 @@ from prudent.training.parallel import (
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import (
-    Paid,
-    PaidSteps,
+    RESTORE,
     ReleaseDigests,
     ResumeState,
-    RunFingerprint,
     load_checkpoint,
     machine,
     save_checkpoint,
     shared_key,
+    unproved,
 )
 from prudent.training.run.execution import (
     Average,
@@ -77,39 +73,14 @@ class OtherReleaseError(Exception):
     """A repeated step would release something else than before. Nothing was released."""
 
 
-@attrs.define(kw_only=True)
 class Run:
-    """A training run. To iterate over its metrics, once it is opened, is to train."""
+    """A training run. To iterate over its metrics, once it is opened, is to train.
 
-    execution: Execution  # device, engine and similar settings of this process
-    reporting: Reporting  # what it evaluates, shows and writes
-    records: RunRecords  # the records, read by id; or the people
-    step: Step  # releases a batch; it holds the plan, the model and the processes
-    sampler: PoissonSampler  # draws the batches
-    optimizer: torch.optim.Optimizer  # updates the model from the released gradients
-    scheduler: LRScheduler | None  # changes the optimizer after every update
-    captures: bool  # whether an update is captured as a CUDA graph
-    average: Average | None  # running average of the trained parameters, if requested
-    held_out: HeldOutRecords | None  # of which the plan releases something, if it does
-    best: BestModel | None  # what decides when the run stops and which model it returns
-    charge: RunCharge  # what is paid for the run
-    continuity: ResumeState  # the key and the name of the run, and the steps that were lost
-    # returns what a resumed run must prove to be the same; computed once.
-    identity: Callable[[], RunFingerprint]
-    counters: Counters  # count every update
-    paid: PaidSteps  # the record of the steps that are paid for, in the folder
-    last: StepOutcome | None = None  # the outcome of the last step
-    resumed: Paid | None = None  # what the run had paid for when it was resumed
-    digests: ReleaseDigests  # of what was released since the last checkpoint
-    # Batches that are being read ahead.
-    _coming: Generator[list[Chunk], None, None] | None = attrs.field(default=None, init=False)
-    _captured: Captured | None = attrs.field(default=None, init=False)
-    _made_for: Any = attrs.field(default=(), init=False)  # see `_updating`
-    _begun: int = attrs.field(default=0, init=False)  # steps before the one that is replayed
+    The arguments are those of `fit`; `options` are those of the optimizer.
+    """
 
-    @classmethod
-    def prepare(
-        cls,
+    def __init__(
+        self,
         plan: Plan,
         model: nn.Module,
         loss: Loss,
@@ -129,8 +100,7 @@ class Run:
         reporting: Reporting | None = None,
         delta: float | None = None,
         ledger: LedgerLike | None = None,
-    ) -> Self:
-        """A new run; see `fit` for the arguments. `options` are those of the optimizer."""
+    ) -> None:
         _validate.instance(Plan, "a Plan", plan=plan)
         _validate.instance(nn.Module, "a torch module", model=model)
         _validate.function(loss=loss)
@@ -145,7 +115,7 @@ class Run:
         model = unwrapped(model, processes)
         if not has_shards(model):
             model.to(device)
-        records = RunRecords.of(train_set, execution, processes, collate_fn, example, unit)
+        records = RunRecords(train_set, execution, processes, collate_fn, example, unit)
         processes.check_same(plan=repr(plan))
         check_same_records(processes, "train_set", records.count, records.fingerprint)
         key = shared_key(execution.key, processes)
@@ -191,66 +161,48 @@ class Run:
         )
 
         @functools.cache
-        def identity() -> RunFingerprint:
+        def identity() -> dict[str, str]:
             known = partial(fingerprint, restored=model)
-            return RunFingerprint(
-                records=records.fingerprint() + (held_out.data() if held_out is not None else ""),
-                loss=known(loss, collate_fn, example, records.units.column, corrupt),
-                model=known(model),
-                optimizer=known(optimizer, options, scheduler),
+            return {
+                "records": records.fingerprint() + ("" if held_out is None else held_out.data()),
+                "loss": known(loss, collate_fn, example, records.units.column, corrupt),
+                "model": known(model),
+                "optimizer": known(optimizer, options, scheduler),
                 # The averages are what is evaluated on held-out records.
-                execution=repr((execution.computation, sampler.physical_batch, average)),
-                processes=str(processes.count),
-                machine=machine(device),
-            )
+                "execution": repr((execution.computation, sampler.physical_batch, average)),
+                "processes": str(processes.count),
+                "machine": machine(device),
+            }
 
-        protected = records.units.protected
-        charge = RunCharge(ledger, plan, delta, resumed=reporting.resume, protected=protected)
-        return cls(
-            execution=execution,
-            reporting=reporting,
-            records=records,
-            step=step,
-            sampler=sampler,
-            optimizer=trainer,
-            scheduler=scheduler_of(scheduler, trainer),
-            captures=execution.captures and whole and step.noise.capturable,
-            average=None if average is None else Average(model, average),
-            held_out=held_out,
-            charge=charge,
-            best=BestModel.of(
-                plan, model, reporting.monitor, reporting.patience, keeps=reporting.keep_best
-            ),
-            continuity=ResumeState(key, charge.name),
-            identity=identity,
-            counters=Counters.start(device),
-            paid=PaidSteps(plan, processes),
-            digests=ReleaseDigests(None, processes),
+        self.plan, self.model, self.processes = plan, model, processes
+        self.execution, self.reporting = execution, reporting
+        self.records, self.held_out = records, held_out
+        self.sampler, self.step = sampler, step
+        self.optimizer, self.scheduler = trainer, scheduler_of(scheduler, trainer)
+        self.average = None if average is None else Average(model, average)
+        self.best = BestModel(
+            plan, model, reporting.monitor, reporting.patience, keeps=reporting.keep_best
         )
-
-    def __attrs_post_init__(self) -> None:
-        for group in self.optimizer.param_groups if self._captures_optimizer else ():
+        protected = records.units.protected
+        self.charge = RunCharge(ledger, plan, delta, resumed=reporting.resume, protected=protected)
+        self.continuity = ResumeState(plan, processes, key, self.charge.name)
+        self.identity = identity  # fingerprints of what a resumed run must prove to be the same
+        self.digests = ReleaseDigests(None, processes)  # of releases since the last checkpoint
+        self.counters = Counters(device)  # count every update
+        self.last: StepOutcome | None = None  # the outcome of the last step
+        self.captures = execution.captures and whole and step.noise.capturable  # as a CUDA graph
+        # Batches that are being read ahead.
+        self._coming: Generator[list[Chunk], None, None] | None = None
+        self._captured: Captured | None = None
+        self._made_for: Any = ()  # see `_updating`
+        self._begun = 0  # steps before the one that is replayed
+        for group in trainer.param_groups if self._captures_optimizer else ():
             group.update({"capturable": True} if "capturable" in group else {})
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that the run executes."""
-        return self.step.plan
 
     @property
     def taken(self) -> int:
         """Number of steps of the plan that were taken, or lost."""
         return self.step.taken
-
-    @property
-    def model(self) -> nn.Module:
-        """The model, trained in place."""
-        return self.step.model
-
-    @property
-    def processes(self) -> Processes:
-        """The processes that execute the plan together."""
-        return self.step.processes
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
@@ -268,11 +220,11 @@ class Run:
             if self.reporting.resume:
                 self._resume()
                 self.charge.name, self.charge.taken = self.continuity.name, self.taken
-            elif folder is not None and self.paid.resume(folder) is not None:
+            elif folder is not None and self.continuity.resume(folder) is not None:
                 shown = f"{str(folder)!r}, whose record of what was paid would be overwritten"
                 hint = "Use resume=True to continue that run, or choose another folder."
                 raise ArgumentError("out", "a folder without a run", shown=shown, hint=hint)
-            if self.taken == 0 and self.resumed is None:  # saving forgets the digests
+            if self.taken == 0 and not self.continuity.paid:  # saving forgets the digests
                 self._save()  # a run killed before its first evaluation resumes with this noise
             if self.taken < self.plan.steps:
                 self._rehearse()
@@ -282,8 +234,7 @@ class Run:
             yield self
             if self.average is not None:
                 self.average.apply_average()
-            if self.best is not None:
-                self.best.restore_best(self.model)
+            self.best.restore_best(self.model)
 
     def _rehearse(self) -> None:
         """Try step and evaluation before anything is charged; the run goes on as without it."""
@@ -292,13 +243,11 @@ class Run:
             self.held_out.rehearse(self.step)
         device, rehearse = self.execution.device, getattr(self.reporting.evaluate, "rehearse", None)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            if rehearse is not None:
+            if rehearse is None:
+                self.best.check(self._evaluated())
+            else:
                 with self.shown() as model:
                     rehearse(model)
-                return
-            shown = self._evaluated()
-            if self.best is not None:
-                self.best.check(shown)
 
     def __iter__(self) -> Iterator[Metrics]:
         """Take the steps that are left; yields the metrics of each evaluation."""
@@ -312,19 +261,23 @@ class Run:
             every = max(1, steps // 10) if (n := reporting.evaluate_every) is None else n
             due = [] if self.plan.held_out is None else self.plan.held_out.steps_due(steps)
             for stop in _stops(self.taken, steps, every, due):
-                if self.best is not None and self.best.is_over:
+                if self.best.is_over:
                     return
                 while self.taken < stop:
-                    self.paid.pay(self.taken, self.continuity.renewals, stop)
+                    self.continuity.pay(self.taken, stop)
                     if self.take():
                         recorder.advance()
                 if self.taken > stop or self.last is None:  # steps were passed over
                     continue
-                shown = self._evaluated() | self._release_held_out()
+                shown, held_out = self._evaluated(), self.held_out
+                if held_out is not None and held_out.settings.is_due(self.taken, steps):
+                    with self.shown():
+                        key = self.continuity.key
+                        shown |= held_out.release(self.step, key, self.digests)
                 metrics = self.metrics(shown)
                 recorder.record(metrics)
-                if self.best is not None:
-                    value = self.processes.first(partial(metrics.evaluation.get, self.best.monitor))
+                if (monitor := self.best.monitor) is not None:
+                    value = self.processes.first(partial(metrics.evaluation.get, monitor))
                     with self.shown() as model:
                         self.best.follow(metrics.step, value, model)
                 self._save()
@@ -337,7 +290,9 @@ class Run:
         """Take a step; False: it was to repeat one, of which it differs, and is passed over."""
         before = self.step.state.state_dict()
         try:
-            rows = self.sampler.physical_batch
+            # Unless given, it follows from the number of records.
+            is_public = self.plan.relation.size_is_public
+            rows = (self.sampler if is_public else self.execution).physical_batch
             self.last = within_memory(self._update, "physical_batch", rows)
         except OtherReleaseError:
             self.model.zero_grad(set_to_none=True)
@@ -352,11 +307,11 @@ class Run:
 
     def _update(self) -> StepOutcome:
         """Perform the update of the next batch, as a CUDA graph where that is possible."""
-        batch = self._batch()
-        if isinstance(batch, Batch) and self.captures and len(batch.ids) == 1:
+        batch = self.sampler.batch(self.taken) if self.records.reader is None else None
+        if batch is not None and self.captures and len(batch.ids) == 1:
             outcome = self._replay(batch)
         else:
-            chunks = self._chunks(batch.ids, batch.valid) if isinstance(batch, Batch) else batch
+            chunks = self._read() if batch is None else self._chunks(batch.ids, batch.valid)
             outcome = self._release(chunks)
             self.optimizer.step()
         if self.scheduler is not None:
@@ -429,10 +384,8 @@ class Run:
         self.counters.add(outcome)
         return outcome
 
-    def _batch(self) -> Batch | Sequence[Chunk]:
-        """The next batch; items that were read ahead are used."""
-        if self.records.reader is None:
-            return self.sampler.batch(self.taken)
+    def _read(self) -> Sequence[Chunk]:
+        """The next batch of items, which are read ahead."""
         if self._coming is None:
             ahead, again = range(self.taken, self.plan.steps), self.step.engine.recompute
             self._coming = self.records.batches(self.sampler, ahead, recompute=again)
@@ -475,13 +428,6 @@ class Run:
             )
         return {name: float(value) for name, value in results.items()}
 
-    def _release_held_out(self) -> dict[str, float]:
-        """What the plan releases of the held-out records after the last step, with its noise."""
-        if self.held_out is None or not self.held_out.settings.is_due(self.taken, self.plan.steps):
-            return {}
-        with self.shown():
-            return self.held_out.release(self.step, self.continuity.key, self.digests)
-
     @property
     def pass_rate(self) -> float | None:
         """Fraction of passed tests among all steps taken; None without a test, 0 without a step."""
@@ -493,13 +439,11 @@ class Run:
         """The metrics since the last call. Only this call reads values from the device."""
         assert self.last is not None
         plan, delta, step = self.plan, self.charge.delta, self.taken
-        rate, watched, looks = self.counters.read(step)
-        epsilon = None
+        rate, epsilon = self.counters.pass_rate(step), None
         if delta is not None and not isinstance(plan.aggregation, Mean):
             epsilon = plan.epsilon_shown(step, delta)
-        if plan.watch is not None and looks:
-            noise = plan.watch.deviation(self.step.expected_batch) / math.sqrt(looks)
-            shown = shown | {"train_loss": watched, "train_loss_noise": noise}
+        if (released := self.counters.loss(plan, self.step.expected_batch)) is not None:
+            shown = shown | dict(zip(("train_loss", "train_loss_noise"), released, strict=True))
         return Metrics(
             step=step,
             epsilon=epsilon,
@@ -532,7 +476,7 @@ class Run:
             **self.continuity.plain(),
             "records": self.records.count,
             "data": self.records.fingerprint(),
-            "identity": attrs.asdict(self.identity()),
+            "identity": self.identity(),
             "model": model,
             "optimizer": optimizer,
             "release": self.step.state.state_dict(),
@@ -542,7 +486,7 @@ class Run:
             "averages": None if self.average is None else self.average.values,
             "schedule": schedule
             and {"kind": type(schedule).__name__, "state": schedule.state_dict()},
-            "best": None if self.best is None else self.best.state(),
+            "best": self.best.state(),
         }
 
     def _resume(self) -> None:
@@ -551,31 +495,23 @@ class Run:
         if folder is None:
             raise ArgumentError("out", "the folder to resume from", got=None)
         state = self.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))
-        known, paid = self.paid.resume(folder), self.paid.steps
+        known, paid = self.continuity.resume(folder), self.continuity.paid
         if state is not None:
             self._check_own(state)
         taken = 0 if state is None else int(state["step"])
         if paid and state is None:
-            raise ArgumentError(
-                "out",
-                "a folder with checkpoint.pt",
-                shown=f"{str(folder)!r}, where steps were paid for but no checkpoint is left",
-                hint="Without it, charged steps would be repeated with new noise. Restore the "
-                "checkpoint, or choose another folder.",
-            )
+            shown = f"{str(folder)!r}, where steps were paid for but no checkpoint is left"
+            hint = "Without it, charged steps would be repeated with new noise. Restore the "
+            hint += "checkpoint, or choose another folder."
+            raise ArgumentError("out", "a folder with checkpoint.pt", shown=shown, hint=hint)
         if (known is None and (taken or self.digests.known)) or (
             known is not None
             and (known.event != plan.event_after(paid) or not taken <= paid <= plan.steps)
         ):
             wrong = "is missing" if known is None else "does not match its checkpoint"
-            raise ArgumentError(
-                "out",
-                "with what this run paid for",
-                shown=f"{str(folder)!r}, whose paid.json {wrong}",
-                hint="Restore the file from a copy, or start again in another folder.",
-            )
+            shown = f"{str(folder)!r}, whose paid.json {wrong}"
+            raise ArgumentError("out", "with what this run paid for", shown=shown, hint=RESTORE)
         if state is not None:
-            self.resumed = known
             self.restore(state)
 
     def _check_own(self, state: dict[str, Any]) -> None:
@@ -591,19 +527,15 @@ class Run:
         )
         if self.charge.ledger is not None and pays and plan.steps > started:
             plan = attrs.evolve(plan, steps=started)
+        same = "with which this run was started"
         if state["plan"] != repr(plan):
-            same = "with which this run was started"
             hint = "With a ledger that is charged for them, a run of the same noise may gain steps."
             if plan.steps != started:
                 raise ArgumentError("steps", f"{started}, {same}", got=plan.steps, hint=hint)
-            raise ArgumentError(
-                "plan",
-                same,
-                shown="a different one",
-                hint=f"Start again in an empty folder, or use {state['plan']}. {hint}",
-            )
+            hint = f"Start again in an empty folder, or use {state['plan']}. {hint}"
+            raise ArgumentError("plan", same, shown="a different one", hint=hint)
         if (state["records"], state["data"]) != (self.records.count, self.records.fingerprint()):
-            same, hint = "with which this run was started", "Start again in an empty folder."
+            hint = "Start again in an empty folder."
             raise ArgumentError("train_set", same, shown="different records", hint=hint)
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -611,7 +543,7 @@ class Run:
         restore_schedule(self.scheduler, state["schedule"])
         load_model(self.model, state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
-        self.continuity = ResumeState.of(state)
+        self.continuity.load(state)
         self._use_key()
         self.step.state.load_state_dict(state["release"])
         device, host = self.execution.device, torch.device("cpu")
@@ -619,21 +551,19 @@ class Run:
         torch.set_rng_state(self._random_state(state, Purpose.READING, host))
         if self.average is not None:
             self.average.restore(state["averages"])
-        if self.best is not None:
-            self.best.restore(state["best"])
+        self.best.restore(state["best"])
         self.counters.restore(self.taken, state["passes"])
         saved = state["identity"]
-        self._pass_lost_steps(self.taken, lambda: self.identity().unproved(saved))
+        self._pass_lost_steps(self.taken, lambda: unproved(self.identity(), saved))
 
-    def _pass_lost_steps(self, taken: int, unproved: Callable[[], list[str]]) -> None:
+    def _pass_lost_steps(self, taken: int, differing: Callable[[], list[str]]) -> None:
         """Go on with a new key after the steps that were paid for, unless they may be repeated."""
-        given = self.resumed, unproved, self.processes, self.plan
-        goes_on = self.continuity.past_lost_steps(taken, *given)
+        goes_on = self.continuity.past_lost_steps(taken, differing)
         if goes_on > taken:
             self._use_key()
             self.step.state.move_to(goes_on)
             self.counters.read_step += goes_on - taken
-            self.paid.pay(goes_on - 1, self.continuity.renewals, goes_on)  # the rest of a cycle
+            self.continuity.pay(goes_on - 1, goes_on)  # the rest of a cycle
             self._save()  # with the new key, before its first step
 
     def _use_key(self) -> None:

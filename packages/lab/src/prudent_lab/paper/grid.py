@@ -207,7 +207,7 @@ def _work(
 ) -> Work:
     """A run that is evaluated at its marks, the last of which ends it; prepared when it starts."""
     corruption, optimizer = job.experiment.corruption, job.experiment.optimizer
-    run = Run.prepare(
+    run = Run(
         plan,
         logistic_regression(tuple(data.train_features.shape[1:]), data.classes)
         if "backbone" in job.setting

@@ -96,12 +96,9 @@ class RoundRelease:
             raise _validate.ArgumentError("plan", allowed, shown="one", why=why)
         plan.refuse_allocation()
         if plan.num_bands > 1:
-            raise _validate.ArgumentError(
-                "plan",
-                "with num_bands=1",
-                shown=f"num_bands={plan.num_bands}",
-                why="clients join when they can, and correlated noise needs them in turns",
-            )
+            shown = f"num_bands={plan.num_bands}"
+            why = "clients join when they can, and correlated noise needs them in turns"
+            raise _validate.ArgumentError("plan", "with num_bands=1", shown=shown, why=why)
         self.plan = plan
         self.expected_clients = plan.divisor(expected_clients=expected_clients)
         self._noise = HostNoise(given_or_random(key), _HOST)
@@ -123,9 +120,8 @@ class RoundRelease:
         for update in _validate.values(updates=updates):
             _validate.instance(Tensor, "tensors", updates=update)
             if update.shape != (self.dimension,):
-                raise _validate.ArgumentError(
-                    "updates", f"of shape {(self.dimension,)}", got=tuple(update.shape)
-                )
+                allowed = f"of shape {(self.dimension,)}"
+                raise _validate.ArgumentError("updates", allowed, got=tuple(update.shape))
         self.plan.refuse_beyond(self.taken, "rounds")
         self.state.begin()
         aggregation, policy = self.plan.aggregation, self.plan.aggregation.trim

@@ -49,13 +49,10 @@ class Layout:
         found = {name: array.numpy() for name, array in arrays.items()}
         for name, values in found.items():
             if not np.issubdtype(values.dtype, np.floating):
-                raise ArgumentError(
-                    "arrays",
-                    "of floating-point numbers",
-                    shown=f"{values.dtype} for {name!r}",
-                    why="noise cannot be added to integers",
-                    hint="Do not send it; replace layers that count, such as batch normalisation.",
-                )
+                allowed, shown = "of floating-point numbers", f"{values.dtype} for {name!r}"
+                why = "noise cannot be added to integers"
+                hint = "Do not send it; replace layers that count, such as batch normalisation."
+                raise ArgumentError("arrays", allowed, shown=shown, why=why, hint=hint)
         if not sum(values.size for values in found.values()):
             raise ArgumentError("initial_arrays", "with at least one number", shown="none")
         return cls({name: (values.shape, values.dtype) for name, values in found.items()})
@@ -68,9 +65,8 @@ class Layout:
     def flatten(self, arrays: ArrayRecord) -> Tensor:
         """All values as one double-precision vector; raises an error if the layout differs."""
         if list(arrays) != list(self.entries):
-            raise ArgumentError(
-                "arrays", "with the names of the model's arrays", shown="other names"
-            )
+            allowed = "with the names of the model's arrays"
+            raise ArgumentError("arrays", allowed, shown="other names")
         parts = []
         for name, (shape, _) in self.entries.items():
             values = arrays[name].numpy()
@@ -202,12 +198,9 @@ class PrivateStrategy(NoCopyMixin, Strategy):
         """Run the rounds, at most as many as the plan has left; see Flower for the arguments."""
         left = self.plan.steps - self.taken
         if num_rounds > left:
-            raise _validate.ArgumentError(
-                "num_rounds",
-                f"at most {left}, the rounds that the plan has left",
-                got=num_rounds,
-                hint="Start with a plan of more steps.",
-            )
+            allowed = f"at most {left}, the rounds that the plan has left"
+            hint = "Start with a plan of more steps."
+            raise _validate.ArgumentError("num_rounds", allowed, got=num_rounds, hint=hint)
         result = super().start(
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
         )

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 import torch
@@ -28,16 +28,6 @@ from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint
 
 
-class Refusal(NamedTuple):
-    """A setting of `TrainingArguments` that cannot be used."""
-
-    argument: str
-    wrong: Callable[[Any], bool]  # whether a value is refused
-    allowed: str  # what is allowed instead
-    why: str  # what it would break
-    hint: str = ""  # what to do instead
-
-
 def _among(*names: str) -> Callable[[Any], bool]:
     return lambda value: any(name in str(getattr(value, "value", value)) for name in names)
 
@@ -48,21 +38,22 @@ _SIZE = "the size of a drawn batch is private"
 _BF16 = "Use bf16=True: parameters, norms and noise stay in single precision."
 _ACCUMULATE = "Lower per_device_train_batch_size and raise gradient_accumulation_steps."
 
-REFUSALS = (
-    Refusal("fp16", bool, "False", "steps that overflow are skipped: records decide which", _BF16),
-    Refusal("train_sampling_strategy", lambda value: str(value) != "random", "'random'", _POISSON),
-    Refusal("group_by_length", bool, "False", _POISSON),
-    Refusal("auto_find_batch_size", bool, "False", "restarts are not counted", _ACCUMULATE),
-    Refusal("include_num_input_tokens_seen", lambda v: v not in (False, None, "no"), "'no'", _SIZE),
-    Refusal("skip_memory_metrics", lambda value: not value, "True", _SIZE),
-    Refusal("ignore_data_skip", bool, "False", "a resumed run would draw batches already used"),
-    Refusal("optim", _among("lomo", "layerwise"), "another", "it updates before noise is added"),
-    Refusal("deepspeed", bool, "None", _OWN, "Use prudent.fit."),
-    Refusal("fsdp", bool, "unset", _OWN, "Use prudent.fit with a model divided by fully_shard."),
-    Refusal("torch_compile", bool, "False", "a step is replayed as a CUDA graph instead"),
-    Refusal("world_size", lambda v: v > 1, "1", "each would draw for itself", "Use prudent.fit."),
-    Refusal("debug", bool, "unset", "it prints activations of records"),
-    Refusal("n_gpu", lambda v: v > 1, "at most 1", _OWN, "Set CUDA_VISIBLE_DEVICES to one GPU."),
+REFUSALS: tuple[tuple[str, Callable[[Any], bool], str, str, str], ...] = (
+    # the setting, whether a value is refused, what is allowed, what it would break, what to do
+    ("fp16", bool, "False", "steps that overflow are skipped: records decide which", _BF16),
+    ("train_sampling_strategy", lambda value: str(value) != "random", "'random'", _POISSON, ""),
+    ("group_by_length", bool, "False", _POISSON, ""),
+    ("auto_find_batch_size", bool, "False", "restarts are not counted", _ACCUMULATE),
+    ("include_num_input_tokens_seen", lambda v: v not in (False, None, "no"), "'no'", _SIZE, ""),
+    ("skip_memory_metrics", lambda value: not value, "True", _SIZE, ""),
+    ("ignore_data_skip", bool, "False", "a resumed run would draw batches already used", ""),
+    ("optim", _among("lomo", "layerwise"), "another", "it updates before noise is added", ""),
+    ("deepspeed", bool, "None", _OWN, "Use prudent.fit."),
+    ("fsdp", bool, "unset", _OWN, "Use prudent.fit with a model divided by fully_shard."),
+    ("torch_compile", bool, "False", "a step is replayed as a CUDA graph instead", ""),
+    ("world_size", lambda v: v > 1, "1", "each would draw for itself", "Use prudent.fit."),
+    ("debug", bool, "unset", "it prints activations of records", ""),
+    ("n_gpu", lambda v: v > 1, "at most 1", _OWN, "Set CUDA_VISIBLE_DEVICES to one GPU."),
 )
 
 
@@ -71,26 +62,19 @@ def check(kind: type[Trainer], args: Any, data: Any, evaluated: Any, held_out: A
     if args is None:
         raise ArgumentError("args", "TrainingArguments", got=None)
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
-        raise ArgumentError(
-            "train_dataset",
-            "a map-style data set with a length",
-            shown=type(data).__name__,
-            why="a Poisson sample needs every record by its number",
-        )
-    shown = evaluated.values() if isinstance(evaluated, dict) else [evaluated]
+        allowed, why = "a map-style data set with a length", "records are drawn by their numbers"
+        raise ArgumentError("train_dataset", allowed, shown=type(data).__name__, why=why)
+    public = evaluated.values() if isinstance(evaluated, dict) else [evaluated]
     for private, name in ((data, "the training set"), (held_out, "held_out_set")):
-        if private is not None and any(one is private for one in shown):
+        if private is not None and any(one is private for one in public):
             why = "the results of an evaluation are shown"
             raise ArgumentError("eval_dataset", "of public records", shown=name, why=why)
     if kind.compute_loss is not Trainer.compute_loss:
-        raise ArgumentError(
-            "compute_loss",
-            "as Trainer has it",
-            shown=f"that of {kind.__name__}",
-            why="gradients are computed for one record at a time, and not by this method",
-            hint="Pass compute_loss_func(outputs, labels, num_items_in_batch), or let the model "
-            "return its loss.",
-        )
+        allowed, shown = "as Trainer has it", f"that of {kind.__name__}"
+        why = "gradients are computed for one record at a time, and not by this method"
+        hint = "Pass compute_loss_func(outputs, labels, num_items_in_batch), or let the model "
+        hint += "return its loss."
+        raise ArgumentError("compute_loss", allowed, shown=shown, why=why, hint=hint)
     for name, wrong, allowed, why, hint in REFUSALS:
         value = getattr(args, name, None)
         if value is not None and wrong(value):
@@ -104,21 +88,17 @@ def check(kind: type[Trainer], args: Any, data: Any, evaluated: Any, held_out: A
 def planned(args: Any, records: int, plan: Plan | None, wanted: PrivacyTarget) -> Plan:
     """The given plan, or one made of the settings with the noise that ε needs."""
     if (plan is None) == (wanted.epsilon is None):
-        raise ArgumentError(
-            "epsilon",
-            "or plan, one of the two",
-            shown="neither" if plan is None else "both",
-            hint="PrivateTrainer(..., epsilon=3.0, delta=1e-5) finds the noise for the settings.",
-        )
+        shown = "neither" if plan is None else "both"
+        hint = "PrivateTrainer(..., epsilon=3.0, delta=1e-5) finds the noise for the settings."
+        raise ArgumentError("epsilon", "or plan, one of the two", shown=shown, hint=hint)
     if wanted.delta is None:
         raise ArgumentError("delta", "in (0, 1), such as 1e-5", got=None, why="ε is for one δ")
     _validate.small_delta(delta=wanted.delta)
     if plan is not None:
         attrs.evolve(wanted, delta=None).refuse_beside_plan()
         if args.max_steps > 0 and args.max_steps != plan.steps:
-            raise ArgumentError(
-                "max_steps", f"unset or plan.steps, {plan.steps}", got=args.max_steps
-            )
+            allowed = f"unset or plan.steps, {plan.steps}"
+            raise ArgumentError("max_steps", allowed, got=args.max_steps)
         return plan
     # The expected number of records of a step: physical batch times accumulation.
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
@@ -126,13 +106,9 @@ def planned(args: Any, records: int, plan: Plan | None, wanted: PrivacyTarget) -
     # As many whole batches in an epoch as Trainer counts, so that the last ends where it says.
     epochs = math.ceil(round(args.num_train_epochs * math.ceil(round(1 / rate, 9)), 9))
     if wanted.aggregation is None and not args.max_grad_norm:
-        raise ArgumentError(
-            "max_grad_norm",
-            "> 0",
-            got=args.max_grad_norm,
-            why="it bounds the gradient of each record",
-            hint="Or pass an aggregation with a clip of its own.",
-        )
+        why = "it bounds the gradient of each record"
+        hint = "Or pass an aggregation with a clip of its own."
+        raise ArgumentError("max_grad_norm", "> 0", got=args.max_grad_norm, why=why, hint=hint)
     steps = args.max_steps if args.max_steps > 0 else epochs
     return wanted.plan(rate, steps, float(args.max_grad_norm or 0.0), records)
 
@@ -158,27 +134,18 @@ def restorable(folder: Any, run: Mapping[str, Any]) -> dict[str, Any]:
     subtracted = "the same noise on other sums could be subtracted"
     state = None if folder is None else load_checkpoint(Path(folder), torch.device("cpu"))
     if state is None:
-        raise refused(
-            "a complete checkpoint of a PrivateTrainer",
-            got=folder,
-            why="without its key the steps since then would be repeated with other noise",
-        )
+        why = "without its key the steps since then would be repeated with other noise"
+        raise refused("a complete checkpoint of a PrivateTrainer", got=folder, why=why)
     if damaged := state.get("files", {}).items() - digests(Path(folder)).items():
-        raise refused(
-            "an intact checkpoint",
-            shown=f"{str(folder)!r}, whose {min(damaged)[0]} is damaged or missing",
-            why=subtracted,
-            hint="Restore the file from a copy, or resume from an earlier checkpoint.",
-        )
+        shown = f"{str(folder)!r}, whose {min(damaged)[0]} is damaged or missing"
+        hint = "Restore the file from a copy, or resume from an earlier checkpoint."
+        raise refused("an intact checkpoint", shown=shown, why=subtracted, hint=hint)
     for name, value in run.items():
         if state[name] != value:
-            raise refused(
-                f"a checkpoint with the same {name}",
-                shown="another",
-                why=subtracted,
-                hint="Resume with the plan and the data with which the run was started, or "
-                "start again in another output_dir.",
-            )
+            allowed = f"a checkpoint with the same {name}"
+            hint = "Resume with the plan and the data with which the run was started, or "
+            hint += "start again in another output_dir."
+            raise refused(allowed, shown="another", why=subtracted, hint=hint)
     return state
 
 
@@ -209,13 +176,10 @@ def check_reach(engine: Engine, inputs: Any, targets: Any = ()) -> None:
     """Raise an error if the loss of public records reaches nothing that is trained, or warn."""
     unused = unreached(engine, inputs, targets)
     if len(unused) == sum(p.requires_grad for p in engine.model.parameters()):
-        raise ArgumentError(
-            "model",
-            "with a loss that depends on its trained parameters",
-            shown=f"one that reaches none of {listed(unused)}",
-            why="only noise would move them",
-            hint="Check which parameters require gradients and what the model returns as its loss.",
-        )
+        allowed = "with a loss that depends on its trained parameters"
+        shown, why = f"one that reaches none of {listed(unused)}", "only noise would move them"
+        hint = "Check which parameters require gradients and what the model returns as its loss."
+        raise ArgumentError("model", allowed, shown=shown, why=why, hint=hint)
     if unused:
         warn(
             f"The loss of public records does not reach {listed(unused)}: only noise will move "
@@ -232,20 +196,15 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     held.update(p for group in optimizer.param_groups for p in group["params"])
     missed = [name for name, p in own.items() if p.requires_grad and p not in held]
     if missed:
-        raise ArgumentError(
-            "optimizer",
-            "with every trained parameter of the model",
-            shown=f"one without {listed(missed)}",
-            why="they would never move, and their noise would still be paid for",
-            hint="Make the optimizer after adapters are added and layers are frozen.",
-        )
+        allowed = "with every trained parameter of the model"
+        shown = f"one without {listed(missed)}"
+        why = "they would never move, and their noise would still be paid for"
+        hint = "Make the optimizer after adapters are added and layers are frozen."
+        raise ArgumentError("optimizer", allowed, shown=shown, why=why, hint=hint)
     if not held <= set(own.values()):
-        raise ArgumentError(
-            "optimizer",
-            "with parameters of the model alone",
-            shown="one with others",
-            why="their gradients would be used without clipping and noise",
-        )
+        allowed = "with parameters of the model alone"
+        why = "their gradients would be used without clipping and noise"
+        raise ArgumentError("optimizer", allowed, shown="one with others", why=why)
 
 
 def sums_of_frozen(model: nn.Module) -> dict[str, float]:

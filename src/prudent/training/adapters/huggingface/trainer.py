@@ -42,13 +42,13 @@ from prudent.training.parallel import Processes
 from prudent.training.plan import HeldOut, HeldOutMetric, LossRelease, Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import (
-    PaidSteps,
     ReleaseDigests,
     ResumeState,
-    RunFingerprint,
     machine,
     save_checkpoint,
+    unproved,
 )
+from prudent.training.run.metrics import Counters
 from prudent.training.run.reading import (
     HeldOutRecords,
     ReadBatch,
@@ -120,13 +120,10 @@ def public_records(example: Any, evaluated: Any, column: str | None) -> list[Any
     if isinstance(evaluated, Mapping):
         evaluated = next(iter(evaluated.values()), None)
     if evaluated is None or not hasattr(evaluated, "__len__") or not len(evaluated):
-        raise ArgumentError(
-            "example",
-            "a public record in the form of the training records",
-            got=None,
-            why="the shapes of records must be public",
-            hint="Or pass an eval_dataset of public records.",
-        )
+        allowed = "a public record in the form of the training records"
+        why = "the shapes of records must be public"
+        hint = "Or pass an eval_dataset of public records."
+        raise ArgumentError("example", allowed, got=None, why=why, hint=hint)
     count = min(_EXAMPLES, len(evaluated))
     return [without(evaluated[index], column) for index in range(count)]
 
@@ -139,22 +136,18 @@ def examples_of(records: Sequence[Any], collate: Collate, length: int | None = N
         if not isinstance(row, Mapping) or not all(
             isinstance(value, Tensor) and value.ndim and len(value) == 1 for value in row.values()
         ):
-            raise ArgumentError(
-                "data_collator",
-                "to return a dictionary of tensors with the records on the first axis",
-                shown=f"one that makes {_shapes(row)} of one record",
-            )
+            allowed = "to return a dictionary of tensors with the records on the first axis"
+            shown = f"one that makes {_shapes(row)} of one record"
+            raise ArgumentError("data_collator", allowed, shown=shown)
         rows.append({n: v if v.ndim < 2 else v[:, :length] for n, v in row.items()})
     for row in rows:
         if _shapes(row) != _shapes(rows[0]):
-            raise ArgumentError(
-                "data_collator",
-                "to make records of one shape",
-                shown=f"{_shapes(rows[0])} and {_shapes(row)} of two public records",
-                why="records that are padded to the longest of a batch depend on each other",
-                hint="Give PrivateTrainer max_length, the public number of tokens to which every "
-                "record is padded or cut; or pad while tokenising, with padding='max_length'.",
-            )
+            allowed = "to make records of one shape"
+            shown = f"{_shapes(rows[0])} and {_shapes(row)} of two public records"
+            why = "records that are padded to the longest of a batch depend on each other"
+            hint = "Give PrivateTrainer max_length, the public number of tokens to which every "
+            hint += "record is padded or cut; or pad while tokenising, with padding='max_length'."
+            raise ArgumentError("data_collator", allowed, shown=shown, why=why, hint=hint)
     return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -163,12 +156,9 @@ def padded(collator: Collate, length: int | None) -> Collate:
     if length is None:
         return collator
     if not hasattr(collator, "pad_to_multiple_of"):
-        raise ArgumentError(
-            "max_length",
-            "None with a collator that has no setting pad_to_multiple_of",
-            got=length,
-            hint="Let the collator itself pad to a fixed length.",
-        )
+        allowed = "None with a collator that has no setting pad_to_multiple_of"
+        hint = "Let the collator itself pad to a fixed length."
+        raise ArgumentError("max_length", allowed, got=length, hint=hint)
     fixed: Any = copy.copy(collator)
     fixed.pad_to_multiple_of = length
     if hasattr(fixed, "padding"):
@@ -304,14 +294,13 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             _validate.count(1, max_length=max_length)
         self._length, self._example = max_length, example
         self._charge = RunCharge(ledger, self.plan, self.delta, protected=self._units.protected)
-        self._continuity = ResumeState(given_or_random(key), self._charge.name)
-        self._paid = PaidSteps(self.plan, Processes(), self._charge.name)
-        self._identity: RunFingerprint | None = None
+        identified = given_or_random(key), self._charge.name
+        self._continuity = ResumeState(self.plan, Processes(), *identified, shares_folder=True)
+        self._identity: dict[str, str] = {}  # fingerprints of the run that goes on
         self._saved: dict[str, Any] | None = None
         self._digests = ReleaseDigests(None, Processes())
         self._step: Step | None = None
-        self._passes = torch.zeros(())
-        self._losses: list[float] = []  # released since the last entry of the log
+        self._counters = Counters(torch.device("cpu"))
         given["args"] = settings.adapted(args, self.plan)
         if self.plan.held_out is not None and evaluated is None:
             given["eval_dataset"] = ()  # Trainer evaluates nothing without one
@@ -405,12 +394,14 @@ class PrivateTrainer(NoCopyMixin, Trainer):
                 "This trainer has already trained: the plan pays for one run. Resume from a "
                 "checkpoint, or make a new trainer and add up both costs."
             )
+        saves = resumes or self.args.save_strategy != "no"
         again = "resume_from_checkpoint goes on from a checkpoint, without another charge"
+        again = again if saves else "without checkpoints (save_strategy) it cannot be resumed"
         with ExitStack() as stack:
             if resumes:
                 self._saved = settings.restorable(folder, self._run())
                 runs = Path(folder).parent
-            if resumes or self.args.save_strategy != "no":  # two would take steps at one price
+            if saves:  # two would take steps at one price
                 runs.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(held(runs))
             stack.enter_context(self._charge.interruptions(again))
@@ -436,7 +427,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
                 f"Expected the batch of update {step.taken - self.lost}, got that of update "
                 f"{inputs.number}: train with the loader of get_train_dataloader, once."
             )
-        self._paid.pay(step.taken, self._continuity.renewals)
+        self._continuity.pay(step.taken)
         self.model.train()
         getattr(self.optimizer, "train", lambda: None)()  # schedule-free optimizers
         setting = "per_device_train_batch_size"
@@ -444,15 +435,13 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         outcome = within_memory(lambda: step([*map(self._chunk, inputs.parts)]), *given)
         if not self._digests.admits_step(self._continuity.key, step, outcome):
             self.model.zero_grad()
-            self._paid.begin_anew(self._continuity.renewals)
+            self._continuity.begin_anew()
             raise RuntimeError(
                 "A repeated step would have released something else than before with the same "
                 "noise. Nothing was released. Resume again: the run goes on with a new key."
             )
         self._charge.taken = step.taken
-        self._passes += outcome.passed
-        if self.plan.watch is not None and (loss := float(outcome.watched)) == loss:
-            self._losses.append(loss)
+        self._counters.add(outcome)
         return torch.zeros((), device=self.args.device)
 
     def _chunk(self, part: ReadBatch) -> Chunk:
@@ -462,7 +451,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         return chunk_on(self.args.device, batch, *masks, recompute=self._recompute)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
-        """The inputs of an evaluation on the device, without the column of the unit."""
         return super()._prepare_inputs(without(inputs, self._units.column))
 
     def _split(self, row: Row) -> tuple[Row, Any]:
@@ -512,11 +500,11 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             self._held_out.rehearse(step)
         self._charge.pay()
         self._step = step
-        self._passes = torch.zeros((), device=self.args.device)
+        self._counters = Counters(self.args.device)
         if self._saved is not None:
             self._step.state.load_state_dict(self._saved["release"])
             self._tested_at = self._step.taken  # before the checkpoint, or by a run that was lost
-            self._passes += self._saved["passes"].to(self.args.device)
+            self._counters.restore(step.taken, self._saved["passes"])
             self._saved = None
 
     def _held_out_records(self) -> HeldOutRecords | None:
@@ -591,12 +579,10 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             taken = int(self.state.global_step) + self.lost
             logs["epsilon"], logs["delta"] = self.plan.epsilon_shown(taken, self.delta), self.delta
             if isinstance(self.plan.aggregation, ProposeTestRelease) and self.state.global_step:
-                logs["pass_rate"] = float(self._passes) / self.state.global_step
-            if self.plan.watch is not None and self._losses and self._step is not None:
-                noise = self.plan.watch.deviation(self._step.expected_batch)
-                logs["loss"] = sum(self._losses) / len(self._losses)
-                logs["loss_noise"] = noise / math.sqrt(len(self._losses))
-                self._losses.clear()
+                logs["pass_rate"] = float(self._counters.passes) / self.state.global_step
+            expected = self.plan.divisor(expected_batch=self.plan.sampling_rate * self._count)
+            if (released := self._counters.loss(self.plan, expected)) is not None:
+                logs["loss"], logs["loss_noise"] = released
         super().log(logs, *rest, **options)
 
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
@@ -629,12 +615,11 @@ class PrivateTrainer(NoCopyMixin, Trainer):
     def _save_secrets(self, folder: Path) -> None:
         """Write what only a private run needs beside the files of a checkpoint."""
         assert self._step is not None
-        assert self._identity is not None
-        self._paid.begin(folder.parent, self._step.taken, self._continuity.renewals)
+        self._continuity.begin(folder.parent, self._step.taken)
         state = {
-            "identity": attrs.asdict(self._identity),
+            "identity": self._identity,
             "release": self._step.state.state_dict(),
-            "passes": self._passes,
+            "passes": self._counters.passes,
             "files": settings.digests(folder),
         }
         save_checkpoint(folder, self._run() | self._continuity.plain() | state)
@@ -648,50 +633,40 @@ class PrivateTrainer(NoCopyMixin, Trainer):
     def _records_fingerprint(self) -> str:
         return self._units.fingerprint(records_fingerprint(self.train_dataset))  # may read all
 
-    def _own_identity(self) -> RunFingerprint:
-        """What a resumed run must prove to be the same."""
+    def _own_identity(self) -> dict[str, str]:
+        """Fingerprints of what a resumed run must prove to be the same."""
         args, held_out = self.args, "" if self._held_out is None else self._held_out.data()
         optimizer = None if self.optimizer is None else (type(self.optimizer), self.lr_scheduler)
         loss = self.compute_loss_func, self.label_smoother
         reading = self.data_collator, self._length, self._example
         execution = self._recompute, self._accumulates
         decisive = (self.optimizer_cls_and_kwargs, optimizer), settings.decisive(args)
-        return RunFingerprint(
-            records=self._records_fingerprint + held_out,
-            loss=fingerprint(loss, reading, restored=self.model),
-            model=fingerprint(self.model, restored=self.model),
-            optimizer=fingerprint(*decisive),
-            execution=repr((execution, args.bf16, args.per_device_train_batch_size)),
-            processes="1",
-            machine=machine(args.device),
-        )
+        return {
+            "records": self._records_fingerprint + held_out,
+            "loss": fingerprint(loss, reading, restored=self.model),
+            "model": fingerprint(self.model, restored=self.model),
+            "optimizer": fingerprint(*decisive),
+            "execution": repr((execution, args.bf16, args.per_device_train_batch_size)),
+            "processes": "1",
+            "machine": machine(args.device),
+        }
 
     def _go_on(self, state: dict[str, Any], folder: Path) -> None:
         """Take up the run of a checkpoint, past the steps that must not be repeated."""
-        identity = self._identity
-        assert identity is not None
-        self._continuity, taken = ResumeState.of(state), int(state["release"]["taken"])
+        self._continuity.load(state)
         self._charge.resume(state["name"])
-        self._paid.run = state["name"]
-        paid = self._paid.resume(folder)
-        if paid is None:
-            raise ArgumentError(
-                "resume_from_checkpoint",
-                f"a checkpoint beside paid-{state['name']}.json",
-                shown="one without it",
-                why="it tells how many steps were taken since the checkpoint",
-            )
-        step = self._continuity.past_lost_steps(
-            taken, paid, lambda: identity.unproved(state["identity"]), Processes(), self.plan
-        )
+        if self._continuity.resume(folder) is None:
+            allowed = f"a checkpoint beside paid-{state['name']}.json"
+            why = "it tells how many steps were taken since the checkpoint"
+            raise ArgumentError("resume_from_checkpoint", allowed, shown="one without it", why=why)
+        taken, saved = int(state["release"]["taken"]), state["identity"]
+        step = self._continuity.past_lost_steps(taken, lambda: unproved(self._identity, saved))
         state["release"]["taken"] = self._charge.taken = step
         if taken < step == self.plan.steps:
-            raise ArgumentError(
-                "resume_from_checkpoint",
-                "a checkpoint after which steps of the plan are left",
-                shown="one after which all may have been taken",
-                hint="The model in the checkpoint is the result, at the price of the plan.",
-            )
+            allowed = "a checkpoint after which steps of the plan are left"
+            shown = "one after which all may have been taken"
+            hint = "The model in the checkpoint is the result, at the price of the plan."
+            raise ArgumentError("resume_from_checkpoint", allowed, shown=shown, hint=hint)
         self.args.max_steps = self.plan.steps - self.lost
 
 
