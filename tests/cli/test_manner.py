@@ -130,9 +130,6 @@ SLOW = {("demo",), ("doctor",), ("paper", "figure"), ("paper", "report")} | {
 }
 
 
-ANSWERING = COMMANDS
-
-
 class Keys(NamedTuple):
     """Keys of a document: those before a semicolon in the table of the docs, and all of them."""
 
@@ -162,7 +159,7 @@ def test_the_table_of_keys_names_every_command() -> None:
 
 @pytest.mark.unhurried
 @pytest.mark.parametrize(
-    "words", [pytest.param(c, marks=[LONG] if c in SLOW else []) for c in ANSWERING], **NAMED
+    "words", [pytest.param(c, marks=[LONG] if c in SLOW else []) for c in COMMANDS], **NAMED
 )
 def test_json_is_one_document_and_quiet_is_silent(
     words: tuple[str, ...], folder: Path, archive: Path

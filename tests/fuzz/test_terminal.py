@@ -99,6 +99,8 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
 }
 QUICK = (
     "a median",
+    "groups",
+    "over budget",
     "a history",
     "a unit",
     "a table",

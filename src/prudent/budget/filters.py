@@ -8,7 +8,6 @@ import functools
 import math
 from fractions import Fraction
 from itertools import starmap
-from typing import TypeVar
 
 import attrs
 import dp_accounting as dp
@@ -25,7 +24,6 @@ _LONGEST_DENOMINATOR = 4096  # bits, of an exact sum
 _MOST = 1024  # releases that are counted as still fitting
 _MORE = 1 + 1e-9
 _SMALLEST_EPSILON = 1e-6  # no release asks for less; rounding leaves less of a spent budget
-State = TypeVar("State")
 
 
 def _some(epsilon: float) -> float:

@@ -85,9 +85,10 @@ class Store(abc.ABC):
             for statement in (_TABLE, *self._append_only):
                 self._execute(statement)
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Closes the connection."""
+        self._closed = True
+        self._connection.close()
 
     @abc.abstractmethod
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
@@ -231,11 +232,6 @@ class SqliteStore(Store):
                 self._connection.close()
                 raise
 
-    @override
-    def close(self) -> None:
-        self._closed = True
-        self._connection.close()
-
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         return self._connection.execute(statement, parameters).fetchall()
 
@@ -354,11 +350,6 @@ class PostgresStore(Store):
                 self._execute("SELECT 1")
         if self._connection.closed:
             self._connect()
-
-    @override
-    def close(self) -> None:
-        self._closed = True
-        self._connection.close()
 
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         cursor = self._connection.execute(statement.replace("?", "%s").encode(), parameters)
