@@ -163,7 +163,8 @@ def tensor_of(value: Any) -> Tensor:
         array = np.asarray(value)
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
-        return torch.as_tensor(np.ascontiguousarray(array).reshape(array.shape))
+        # A copy: to share an array that is read-only would warn of this record.
+        return torch.from_numpy(np.array(array, order="C"))
     if isinstance(value, float):
         return torch.tensor(value, dtype=torch.float64)
     if isinstance(value, int):
