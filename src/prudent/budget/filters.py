@@ -301,8 +301,11 @@ class Offer:
     at_least: bool = False  # whether more of them fit
 
     def __str__(self) -> str:
+        return self._told()
+
+    def _told(self, noun: str = "") -> str:
         many = f"{'at least ' if self.at_least else ''}{self.count}"
-        return f"{many} at ε = {exact(self.epsilon)}"
+        return f"{many}{noun} at ε = {exact(self.epsilon)}"
 
     @staticmethod
     def sentence(offers: list["Offer"]) -> str:
@@ -311,7 +314,7 @@ class Offer:
             return "nothing more"
         first, *others = offers
         more = "".join(f", or {offer}" for offer in others)
-        return f"{first.count} release{'s' * (first.count > 1)} at ε = {exact(first.epsilon)}{more}"
+        return first._told(" releases" if first.count > 1 else " release") + more
 
 
 def offers(filter_: AdaptiveFilter, state: Sums) -> list[Offer]:
