@@ -339,7 +339,10 @@ class PostgresStore(Store):
         self._connection = self._driver.connect(
             self._address, autocommit=True, connect_timeout=_PATIENCE
         )
-        self._execute("SET synchronous_commit = on")  # whatever the server's default is
+        # Whatever the defaults of the server are. Rows are read after the wait for the lock: in a
+        # repeatable read they would be those of before.
+        self._execute("SET synchronous_commit = on")
+        self._execute("SET default_transaction_isolation = 'read committed'")
         self._execute(f"SET lock_timeout = '{_PATIENCE}s'")
 
     @override
