@@ -102,6 +102,8 @@ def test_a_list_that_cannot_be_used_is_done_without(
 
 
 def test_a_line_cut_off_by_a_crash_does_no_harm(tmp_path: Path, listed: Path) -> None:
+    listed.parent.mkdir()
+    listed.write_text('{"data": "other", "led')
     Ledger.create(tmp_path / "first.db", **BUDGET, data="salaries").close()
     with listed.open("a") as file:
         file.write('{"data": "sal\n3\n')

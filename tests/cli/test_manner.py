@@ -2,15 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from prudent.cli import command_line
-from tests.cli.conftest import prudent
+from tests.cli.conftest import leaves, prudent
 from tests.cli.test_certify_run import written
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -20,16 +20,7 @@ LONG = pytest.mark.slow
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def leaves(command: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    inner = getattr(command, "commands", {})
-    if not inner or command.invoke_without_command:
-        yield before
-    for name, each in inner.items():
-        yield from leaves(each, (*before, name))
-
-
-# The front door itself only shows help.
-COMMANDS = [words for words in leaves(command_line()) if words]
+COMMANDS = list(leaves(command_line()))
 NAMED = {"ids": " ".join}
 
 
