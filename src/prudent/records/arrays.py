@@ -107,9 +107,7 @@ def declared_width(records: Any) -> int | None:
 
 def _container(records: Any) -> "npt.NDArray[Any] | Sequence[Any]":
     """Records as an array of numbers, which has one type for all, or as a sequence of records."""
-    if hasattr(records, "is_floating_point"):  # a tensor, of a type that numpy may not have
-        records = records.detach().cpu()
-        records = (records.double() if records.is_floating_point() else records).numpy()
+    records = on_host(records)
     if hasattr(records, "iloc"):  # a table: each column has a type of its own
         columns = [records.iloc[:, place].tolist() for place in range(records.shape[1])]
         return list(zip(*columns, strict=True))
@@ -124,6 +122,14 @@ def _container(records: Any) -> "npt.NDArray[Any] | Sequence[Any]":
     if not hasattr(records, "__len__") or not hasattr(records, "__getitem__"):
         raise ArgumentError("X", "an array, a table or a sequence of records", shown="another type")
     return records if isinstance(records, list | tuple) else list(records)
+
+
+def on_host(values: Any) -> Any:
+    """A tensor, of a type that numpy may not have, as an array; all else as it is."""
+    if not hasattr(values, "is_floating_point"):
+        return values
+    values = values.detach().cpu()
+    return (values.double() if values.is_floating_point() else values).numpy()
 
 
 def numbers_of(record: Any) -> Real | None:
@@ -170,9 +176,7 @@ class Classes:
 
     def numbers(self, labels: Any) -> Whole:
         """The number of the class of each label, or `NONE`."""
-        if hasattr(labels, "is_floating_point"):
-            labels = labels.detach().cpu()
-            labels = (labels.double() if labels.is_floating_point() else labels).numpy()
+        labels = on_host(labels)
         listed = isinstance(labels, list | tuple) or not hasattr(labels, "__array__")
         given = list(labels) if listed else column_values(labels)
         if isinstance(given, list):

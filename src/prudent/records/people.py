@@ -34,7 +34,7 @@ from prudent import _validate
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.records import Seeds, generators_kept
-from prudent.records.arrays import column_values, exact_key
+from prudent.records.arrays import column_values, exact_key, on_host
 from prudent.records.containers import declared_form, digest
 from prudent.records.reader import TRIES, Collate, RecordReader, row_of
 
@@ -334,9 +334,8 @@ def _column(items: Any, name: str, records: int) -> list[Any]:
 
 def _keys(ids: Any) -> list[Hashable | None]:
     """What each id is, exactly; None if it is no id."""
-    if hasattr(ids, "is_floating_point"):  # a tensor
-        ids = ids.detach().cpu().numpy()
-    elif hasattr(ids, "to_numpy"):  # a column of a frame
+    ids = on_host(ids)
+    if hasattr(ids, "to_numpy"):  # a column of a frame
         ids = column_values(ids)
     if isinstance(ids, str | bytes | Mapping) or not hasattr(ids, "__len__"):
         raise ArgumentError("unit", "one id for each record", shown=type(ids).__name__)
