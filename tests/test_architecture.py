@@ -333,12 +333,12 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # The most lines that the Python files of each room, and of the other distributions, may have
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
-    "prudent": 1_475,  # the modules beside the rooms
+    "prudent": 1_473,  # the modules beside the rooms
     "accounting": 6_000,
     "audit": 1_735,
-    "budget": 2_839,
+    "budget": 2_825,
     "certify": 1_540,
-    "cli": 3_448,
+    "cli": 3_400,
     "estimators": 4_075,
     "receipts": 905,
     "records": 1_220,
@@ -347,7 +347,7 @@ MOST_LINES = {
     "synth": 1_355,
     "training": 16_705,
     "tune": 1_425,
-    "prudent_lab": 8_970,
+    "prudent_lab": 8_968,
     "prudent_verify": 2_915,
 }
 

@@ -102,6 +102,8 @@ def test_a_list_that_cannot_be_used_is_done_without(
 
 
 def test_a_line_cut_off_by_a_crash_does_no_harm(tmp_path: Path, listed: Path) -> None:
+    listed.parent.mkdir()
+    listed.write_text('{"data": "other", "led')
     Ledger.create(tmp_path / "first.db", **BUDGET, data="salaries").close()
     with listed.open("a") as file:
         file.write('{"data": "sal\n3\n')
@@ -213,13 +215,34 @@ def test_a_database_is_opened_to_be_read_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "missing.duckdb").exists()
 
 
-def test_a_database_is_the_same_with_a_password_and_without(tmp_path: Path) -> None:
-    with_password, bare = "postgresql://ana:secret@db/hr", "postgresql://ana@db/hr"
+@pytest.mark.parametrize(
+    ("with_password", "bare"),
+    [
+        ("postgresql://ana:secret@db/hr", "postgresql://ana@db/hr"),
+        ("postgresql://ana:secret@db/hr", "postgres://ana@db/hr"),
+        ("host=db password='a b' dbname=hr", "host=db dbname=hr"),
+        ("password=secret host=db dbname=hr", "host=db dbname=hr"),
+    ],
+)
+def test_a_database_is_the_same_with_a_password_and_without(
+    tmp_path: Path, with_password: str, bare: str
+) -> None:
     Ledger.create(tmp_path / "first.db", **BUDGET, data=with_password).close()
     with pytest.raises(SecondLedgerError):
         Ledger.create(tmp_path / "second.db", **BUDGET, data=bare)
     with Ledger.open(tmp_path / "first.db") as ledger:
         ledger.charge(SMALL, details={"data": bare})
+
+
+def test_a_ledger_on_the_list_is_known_by_either_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever opens it without the password, or with it, is told of a second ledger."""
+    allowance.remember("salaries", "postgresql://ana:secret@db/privacy", "default")
+    for address in ("postgresql://ana@db/privacy", "postgres://ana:other@db/privacy"):
+        allowance.check_only("salaries", address, "default")
+    with pytest.raises(SecondLedgerError):
+        allowance.check_only("salaries", "postgresql://ana@db/other", "default")
 
 
 def test_a_file_with_a_plus_in_its_name_is_no_join(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 import contextlib
 import io
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,6 +20,15 @@ def prudent(*arguments: str) -> Answer:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = main(arguments)
     return Answer(status, out.getvalue(), err.getvalue())
+
+
+def leaves(command: Any, *before: str) -> Iterator[tuple[str, ...]]:
+    """The words of every command that does something, but for the front door itself."""
+    inner = getattr(command, "commands", {})
+    if before and (not inner or command.invoke_without_command):
+        yield before
+    for name, each in inner.items():
+        yield from leaves(each, *before, name)
 
 
 @pytest.fixture(scope="session")

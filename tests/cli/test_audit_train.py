@@ -10,6 +10,8 @@ from prudent.cli.commands.audit import REFUTED
 
 pytestmark = pytest.mark.usefixtures("same_draws")
 
+PEOPLE = "--records-per-person 3 --runs 4000"
+
 
 def audit(text, *, method="white-box"):
     return cli.main(["audit", "train", "--method", method, *text.split()])
@@ -25,24 +27,18 @@ def test_an_honest_plan_stands(capsys, tmp_path):
     assert plot.exists()
 
 
-def test_a_claim_below_the_price_is_refuted(capsys):
-    given = "--noise-multiplier 1 --delta 0.01 --epsilon 0.3 --runs 4000"
-    assert audit(given) == REFUTED
-    assert "refuted" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("epsilon", "status"), [("2.4", 0), ("0.3", REFUTED)])
-def test_people_are_audited(capsys, epsilon, status):
-    given = (
-        f"--noise-multiplier 1 --delta 0.01 --records-per-person 3 --runs 4000 --epsilon {epsilon}"
-    )
-    assert audit(given) == status
-
-
-def test_one_run_refutes_too(capsys):
-    given = "--noise-multiplier 0.5 --delta 1e-5 --epsilon 0.5 --runs 500"
-    assert audit(given, method="one-run") == REFUTED
-    assert "one run with 500 canaries" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("method", "given", "status", "told"),
+    [
+        ("white-box", "1 --delta 0.01 --epsilon 0.3 --runs 4000", REFUTED, "refuted"),
+        ("white-box", f"1 --delta 0.01 --epsilon 0.3 {PEOPLE}", REFUTED, "refuted"),
+        ("white-box", f"1 --delta 0.01 --epsilon 2.4 {PEOPLE}", 0, ""),
+        ("one-run", "0.5 --delta 1e-5 --epsilon 0.5 --runs 500", REFUTED, "with 500 canaries"),
+    ],
+)
+def test_a_claim_below_the_price_is_refuted(capsys, method, given, status, told):
+    assert audit(f"--noise-multiplier {given}", method=method) == status
+    assert told in capsys.readouterr().out
 
 
 def test_the_noise_of_a_claim_is_solved_for(capsys):

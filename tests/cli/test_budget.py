@@ -12,6 +12,7 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 from typer.testing import CliRunner, Result
 
 from prudent._rounding import rounded_up
+from prudent._validate import ArgumentError
 from prudent.accounting.relations import Adjacency
 from prudent.budget.ledger import Ledger
 from prudent.cli import options
@@ -38,11 +39,7 @@ def test_create_says_what_was_created(tmp_path: Path) -> None:
     answer = json.loads(run(*arguments).stdout)
     assert (answer["epsilon"], answer["delta"]) == (2.0, 1e-5)
     assert (answer["spent"], answer["charges"], answer["dataset"]) == (0.0, 0, "default")
-
-
-def test_the_history_of_a_new_ledger_is_a_sentence(tmp_path: Path) -> None:
-    run("create", tmp_path / "new.db", "--epsilon", 1, "--delta", 1e-6)
-    assert run("show", tmp_path / "new.db", "--charges").stdout == "Nothing was charged yet.\n"
+    assert run("show", tmp_path / "b.db", "--charges").stdout == "Nothing was charged yet.\n"
 
 
 def test_show(ledger: Path) -> None:
@@ -52,9 +49,13 @@ def test_show(ledger: Path) -> None:
         *("digest", "relation", "epsilon_per_record", "delta_per_record", "data", "offers"),
     }
     assert answer["spent"] + answer["remaining"] == pytest.approx(1.0)
-    table = run("show", ledger).stdout
+    table = " ".join(run("show", ledger).stdout.split())
     assert f"ε = {rounded_up(answer['spent'])}" in table
-    assert "Gaussian noise with multiplier" in " ".join(table.split())
+    assert "Gaussian noise with multiplier" in table
+    first, other, *_ = [
+        f"{offer['count']} at ε = {offer['epsilon']:g}" for offer in answer["offers"]
+    ]
+    assert f"still fits {first.replace(' at', ' release at')}, or {other}" in table
 
 
 def test_what_a_budget_protects_is_shown(tmp_path: Path) -> None:
@@ -116,13 +117,6 @@ def test_a_second_ledger_for_the_same_data_is_an_error(
     assert "salaries already has a budget" in str(refused.exception)
     assert str(refused.exception).count("another") == 1  # the command line puts its flag there
     assert run("create", tmp_path / "b.db", *budget, "--another").exit_code == 0
-
-
-def test_show_says_which_releases_still_fit(ledger: Path) -> None:
-    offers = json.loads(run("show", ledger, "--json").stdout)["offers"]
-    table = " ".join(run("show", ledger).stdout.split())
-    first, *others = [f"{offer['count']} at ε = {offer['epsilon']:g}" for offer in offers]
-    assert f"still fits {first.replace(' at', ' release at')}, or {others[0]}" in table
 
 
 def test_history(ledger: Path) -> None:
@@ -203,3 +197,28 @@ def test_a_missing_ledger_is_an_error_in_one_line(tmp_path: Path, command: str) 
     )
     assert "\n" not in str(answer.exception)
     assert not (tmp_path / "none.db").exists()
+
+
+def test_the_ending_of_a_file_says_how_a_report_is_written(ledger: Path, tmp_path: Path) -> None:
+    found = {}
+    for ending in ("html", "md", "json"):
+        out = tmp_path / f"report.{ending}"
+        assert "Wrote" in run("report", ledger, "--out", out).stdout
+        found[ending] = out.read_text("utf-8")
+    assert found["html"].startswith("<!doctype html>")
+    assert found["md"].startswith("# Privacy report of default")
+    assert json.loads(found["json"])["integrity"]["intact"]
+    assert run("report", ledger).stdout.strip() == found["md"].strip()
+    assert json.loads(run("report", ledger, "--json").stdout) == json.loads(found["json"])
+
+
+def test_a_report_with_another_ending_is_refused(ledger: Path, tmp_path: Path) -> None:
+    refused = run("report", ledger, "--out", tmp_path / "report.pdf")
+    assert refused.exit_code != 0
+    assert not (tmp_path / "report.pdf").exists()
+
+
+def test_a_digest_of_a_ledger_is_not_ignored_beside_receipts(tmp_path: Path) -> None:
+    result = run("report", tmp_path / "receipt.json", "--digest", "00")
+    assert isinstance(result.exception, ArgumentError)
+    assert result.exception.argument == "digest"

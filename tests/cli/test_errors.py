@@ -67,6 +67,10 @@ def flags(values: dict[str, str]) -> list[str]:
             "--reveals: expected one of margin, branch, monotone-branch, got 'all'.",
         ),
         ({"accountant": "gdp"}, "--accountant: expected one of pld, rdp, got 'gdp'."),
+        (
+            {"records-per-person": "0"},
+            "--records-per-person: expected a whole number >= 1, got 0.",
+        ),
     ],
 )
 def test_bad_values_name_their_flag(run: Command, change: dict[str, str], line: str) -> None:
@@ -91,12 +95,8 @@ def test_bad_values_name_their_flag(run: Command, change: dict[str, str], line: 
         (["calibrat"], "No such command 'calibrat'"),
         (["demo", "--steps=0"], "--steps: expected a whole number >= 1, got 0."),
         (["paper", "figure", "6"], "FIGURE: expected one of 1, 2, 3, 4, 5, got '6'."),
-        (["paper", "table", "5"], "TABLE: expected one of 1, 2, 3, 4, frontier, got '5'."),
         (["paper", "figure", "one"], "FIGURE: expected one of 1, 2, 3, 4, 5"),
-        (
-            ["calibrate", "--solve=steps", "--epsilon=1", "--delta=1e-5", "--test=none"],
-            "--noise-multiplier: expected finite and > 0, got nothing.",
-        ),
+        (["epsilon", "--delta=1e-6"], "--noise-multiplier: expected finite and > 0, got nothing."),
         (
             ["calibrate", "--solve=failure", "--epsilon=1", "--delta=1e-5"],
             "--noise-multiplier: expected finite and > 0, got nothing.",

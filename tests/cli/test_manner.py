@@ -2,15 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from prudent.cli import command_line
-from tests.cli.conftest import prudent
+from tests.cli.conftest import leaves, prudent
 from tests.cli.test_certify_run import written
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -20,16 +20,7 @@ LONG = pytest.mark.slow
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def leaves(command: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    inner = getattr(command, "commands", {})
-    if not inner or command.invoke_without_command:
-        yield before
-    for name, each in inner.items():
-        yield from leaves(each, (*before, name))
-
-
-# The front door itself only shows help.
-COMMANDS = [words for words in leaves(command_line()) if words]
+COMMANDS = list(leaves(command_line()))
 NAMED = {"ids": " ".join}
 
 
@@ -130,9 +121,6 @@ SLOW = {("demo",), ("doctor",), ("paper", "figure"), ("paper", "report")} | {
 }
 
 
-ANSWERING = COMMANDS
-
-
 class Keys(NamedTuple):
     """Keys of a document: those before a semicolon in the table of the docs, and all of them."""
 
@@ -162,7 +150,7 @@ def test_the_table_of_keys_names_every_command() -> None:
 
 @pytest.mark.unhurried
 @pytest.mark.parametrize(
-    "words", [pytest.param(c, marks=[LONG] if c in SLOW else []) for c in ANSWERING], **NAMED
+    "words", [pytest.param(c, marks=[LONG] if c in SLOW else []) for c in COMMANDS], **NAMED
 )
 def test_json_is_one_document_and_quiet_is_silent(
     words: tuple[str, ...], folder: Path, archive: Path

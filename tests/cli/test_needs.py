@@ -1,15 +1,14 @@
 """Each command runs with its own extras alone, and without them says so before any work."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from prudent import _extras
 from prudent.cli import command_line, needs
 from tests import environments
+from tests.cli.conftest import leaves
 
 TABLE = "value,kind\n" + "".join(f"{place},a\n" for place in range(400))
 PRICE = ("--noise-multiplier", "1", "--sampling-rate", "0.01", "--steps", "10", "--delta", "1e-5")
@@ -46,15 +45,7 @@ JOBS: dict[str, tuple[str, ...]] = {
 }
 
 
-def leaves(command: Any, name: str = "") -> Iterator[str]:
-    inner = getattr(command, "commands", {})
-    if not inner or command.invoke_without_command:
-        yield name
-    for own, each in inner.items():
-        yield from leaves(each, f"{name} {own}".strip())
-
-
-EVERY = [name for name in leaves(command_line()) if name]
+EVERY = list(map(" ".join, leaves(command_line())))
 COMMANDS = [name for name in EVERY if name.split()[0] in needs.MODULES]
 
 

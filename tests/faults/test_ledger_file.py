@@ -249,18 +249,6 @@ def test_a_clock_that_goes_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert times[3] < times[0] <= times[4]
 
 
-def test_a_line_cut_off_does_not_hide_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the list of bound ledgers, as a crash while writing leaves it."""
-    listed = tmp_path / "list"
-    monkeypatch.setenv("PRUDENT_LEDGERS", str(listed))
-    listed.write_text('{"data": "other", "led')
-    Ledger(tmp_path / "one.db", epsilon=1.0, delta=1e-6, data="payroll").close()
-    with pytest.raises(allowance.SecondLedgerError):
-        Ledger(tmp_path / "two.db", epsilon=1.0, delta=1e-6, data="payroll")
-
-
 def test_the_command_line_says_it_in_one_line(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import select
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -150,6 +151,22 @@ def test_another_process_that_holds_the_data_set(
         server.execute("SELECT pg_advisory_unlock_all()")
         ledger.charge(EVENT, "after")
     assert labels(postgres_url, dataset) == ["after"]
+
+
+def test_a_server_of_repeatable_reads(postgres_url, dataset) -> None:
+    """Who waited for the lock sees what was charged meanwhile."""
+    address = f"{postgres_url}?options=-cdefault_transaction_isolation%3Drepeatable%5C%20read"
+    with (
+        Ledger.open(address, dataset=dataset) as first,
+        Ledger.open(address, dataset=dataset) as second,
+    ):
+        waiting = threading.Thread(target=second.charge, args=(EVENT, "second"))
+        with first._store.exclusive(dataset):
+            waiting.start()
+            time.sleep(0.5)
+            first.charge(EVENT, "first")
+        waiting.join()
+    assert labels(postgres_url, dataset) == ["first", "second"]
 
 
 def test_a_database_that_may_only_be_read(postgres_url, dataset) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import io
 import json
+import shlex
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -44,24 +45,30 @@ class Command:
     """A command of the command line.
 
     Attributes:
-        name: Its words.
-        make: Makes its right arguments, after its name.
-        weight: Relative number of inputs.
+        called: Its words.
+        arguments: Its right arguments, as a shell takes them; `{…}` is something of `MADE`.
         statuses: Exit statuses that are right.
     """
 
-    words: tuple[str, ...]
-    make: Callable[[], Sequence[str]]
-    weight: float = 0.1
+    called: str
+    arguments: str
     statuses: tuple[int, ...] = STATUSES
 
     @property
     def name(self) -> str:
-        return " ".join(("prudent", *self.words))
+        return f"prudent {self.called}"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(self.called.split())
+
+    def make(self) -> list[str]:
+        """Make the files that the right arguments name, and return these."""
+        return [word.format_map(_Made()) for word in shlex.split(self.arguments)]
 
     def strategy(self) -> st.SearchStrategy[list[str]]:
         """The arguments with up to three values replaced, and perhaps one more or one less."""
-        right = list(self.make())
+        right = self.make()
         places = st.dictionaries(st.sampled_from(range(len(right))), VALUES, max_size=3)
         more = st.one_of(st.just(()), st.just(()), VALUES.map(lambda text: (text,)))
         return st.tuples(places, more).map(functools.partial(_replaced, right))
@@ -147,10 +154,6 @@ def _ledger() -> str:
     return str(path)
 
 
-def _release(*own: str) -> Callable[[], Sequence[str]]:
-    return lambda: [_table(), "--column=x", "--epsilon=1", *own, "--json"]
-
-
 def _run() -> str:
     _seed("metrics", "finished/metrics.jsonl")
     _seed("paid", "finished/paid.json")
@@ -163,183 +166,146 @@ def _settings() -> str:
     return str(path)
 
 
+MADE: dict[str, Callable[[], str]] = {
+    "folder": lambda: str(folder()),
+    "landmarks": lambda: _seed("landmarks", "public.npy"),
+    "large": _large_table,
+    "ledger": _ledger,
+    "npz": lambda: _seed("npz", "train.npz"),
+    "receipt": lambda: _seed("receipt", "receipt.json"),
+    "results": lambda: _seed("results", "given.csv"),
+    "run": _run,
+    "settings": _settings,
+    "table": _table,
+}
+"""What arguments name, and what makes it."""
+
+
+class _Made(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return MADE[name]()
+
+
+_OF_X = (
+    ("median", "--propose=5 --delta=1e-6 '--where=x > 1'"),
+    ("quantile", "--p=0.5 --bounds=0,100 --read-as=number"),
+    ("quantile", "--p=0.25,0.5 --unit=who"),
+    ("iqr", "--propose=5 --delta=1e-6 --certify=1"),
+    ("count", "--by=city --groups=a,b"),
+    ("sum", "--bounds=0,100 --unit=who --per-unit=sum"),
+    ("mean", "--bounds=0,100 --table=x --connect=duckdb://"),
+    ("describe", "--dry-run"),
+    ("histogram", "--edges=0,10,20 --bins=3"),
+    ("trimmed-mean", "--trim=5 --propose=5 --delta=1e-6"),
+    ("mode", "--categories=1,2 --delta=1e-6"),
+    ("count-distinct", "--unit=who --per-unit=2"),
+    ("ratio", "--other=who --other-bounds=0,50"),
+    ("covariance", "--other=who --bounds=0,100"),
+    ("correlation", "--other=who --unit=who"),
+    ("weighted-mean", "--weights=who --largest-weight=50"),
+    ("deviation", "--bounds=0,100"),
+    ("minimum", "--by=city --groups=a,b --bounds=0,100"),
+    ("maximum", "--unit=who --per-unit=max"),
+)
+"""Releases of one column, and their own options."""
+
 COMMANDS: tuple[Command, ...] = (
     Command(
-        ("epsilon",),
-        lambda: [
-            *("--noise-multiplier=2", "--test=gaussian:4", "--delta=1e-5", "--sampling-rate=0.1"),
-            *("--steps=3", "--propose=0.5", "--failure=1e-8", "--reveals=branch"),
-            *("--relation=zero-out", "--records-per-person=1", "--accountant=pld", "--json"),
-        ],
+        "epsilon",
+        "--noise-multiplier=2 --test=gaussian:4 --delta=1e-5 --sampling-rate=0.1 --steps=3 "
+        "--propose=0.5 --failure=1e-8 --reveals=branch --relation=zero-out "
+        "--records-per-person=1 --accountant=pld --json",
     ),
     Command(
-        ("calibrate",),
-        lambda: [
-            *("--solve=noise-multiplier", "--epsilon=3", "--delta=1e-5", "--test=gaussian:4"),
-            *("--sampling-rate=0.1", "--steps=3", "--accountant=rdp", "--json"),
-        ],
-        0.01,
+        "calibrate",
+        "--solve=noise-multiplier --epsilon=3 --delta=1e-5 --test=gaussian:4 --sampling-rate=0.1 "
+        "--steps=3 --accountant=rdp --json",
     ),
     Command(
-        ("train",),
-        lambda: [
-            *(_settings(), f"--dataset=npz:{_seed('npz', 'train.npz')}", "--batch=2", "--seed=0"),
-            *("--clip=1", "--lr=0.1", "--momentum=0", "--corrupt=none", "--device=cpu", "--json"),
-        ],
-        0.02,
+        "train",
+        "{settings} --dataset=npz:{npz} --batch=2 --seed=0 --clip=1 --lr=0.1 --momentum=0 "
+        "--corrupt=none --device=cpu --json",
     ),
     Command(
-        ("tune",),
-        lambda: [
-            *(f"--dataset=npz:{_seed('npz', 'train.npz')}", "--search=lr=0.1:1:log", "--steps=2"),
-            *("--noise-multiplier=1", "--candidates=1", "--distribution=fixed", "--held-out=0.5"),
-            *("--score-noise=1", "--batch=2", "--workers=1", "--dry-run", "--json"),
-        ],
-        0.02,
+        "tune",
+        "--dataset=npz:{npz} --search=lr=0.1:1:log --steps=2 --noise-multiplier=1 --candidates=1 "
+        "--distribution=fixed --held-out=0.5 --score-noise=1 --batch=2 --workers=1 --dry-run "
+        "--json",
+    ),
+    Command("sample", "salaries --out={folder}/s.parquet --force --json"),
+    Command("demo", "--workers=0 --steps=-1 --seed=0 --json"),
+    *(
+        Command(f"release {name}", f"{{table}} --column=x --epsilon=1 {own} --json")
+        for name, own in _OF_X
     ),
     Command(
-        ("sample",),
-        lambda: ["salaries", f"--out={folder() / 's.parquet'}", "--force", "--json"],
-    ),
-    Command(("demo",), lambda: ["--workers=0", "--steps=-1", "--seed=0", "--json"], 0.05),
-    Command(("release", "median"), _release("--propose=5", "--delta=1e-6", "--where=x > 1")),
-    Command(("release", "quantile"), _release("--p=0.5", "--bounds=0,100", "--read-as=number")),
-    Command(("release", "quantile"), _release("--p=0.25,0.5", "--unit=who")),
-    Command(("release", "iqr"), _release("--propose=5", "--delta=1e-6", "--certify=1")),
-    Command(("release", "count"), _release("--by=city", "--groups=a,b")),
-    Command(("release", "sum"), _release("--bounds=0,100", "--unit=who", "--per-unit=sum")),
-    Command(("release", "mean"), _release("--bounds=0,100", "--table=x", "--connect=duckdb://")),
-    Command(
-        ("release", "variance"),
-        lambda: [
-            *(_table(), "--column=left.x", "--epsilon=1", f"--join={_table()}", "--on=who=who"),
-            *("--unit=who", "--how=left", "--json"),
-        ],
-    ),
-    Command(("release", "describe"), _release("--dry-run")),
-    Command(("release", "histogram"), _release("--edges=0,10,20", "--bins=3"), 0.05),
-    Command(("release", "trimmed-mean"), _release("--trim=5", "--propose=5", "--delta=1e-6")),
-    Command(("release", "mode"), _release("--categories=1,2", "--delta=1e-6")),
-    Command(("release", "count-distinct"), _release("--unit=who", "--per-unit=2")),
-    Command(
-        ("release", "proportion"),
-        lambda: [_table(), "--column=x > 1", "--epsilon=1", "--by=city", "--groups=a,b", "--json"],
-    ),
-    Command(("release", "ratio"), _release("--other=who", "--other-bounds=0,50")),
-    Command(("release", "covariance"), _release("--other=who", "--bounds=0,100")),
-    Command(("release", "correlation"), _release("--other=who", "--unit=who")),
-    Command(("release", "weighted-mean"), _release("--weights=who", "--largest-weight=50")),
-    Command(("release", "deviation"), _release("--bounds=0,100")),
-    Command(("release", "minimum"), _release("--by=city", "--groups=a,b", "--bounds=0,100")),
-    Command(("release", "maximum"), _release("--unit=who", "--per-unit=max")),
-    Command(
-        ("release", "top-k"),
-        lambda: [
-            *(_table(), "--column=city", "--epsilon=1", "--delta=1e-6", "--k=2"),
-            *("--categories=private", "--json"),
-        ],
+        "release variance",
+        "{table} --column=left.x --epsilon=1 --join={table} --on=who=who --unit=who --how=left "
+        "--json",
     ),
     Command(
-        ("release", "table"),
-        lambda: [
-            *(_table(), "--columns=median(x),avg(who),count(*)", "--epsilon=1", "--where=x > 1"),
-            *("--by=city", "--groups=a,b", f"--ledger={_ledger()}", "--json"),
-        ],
+        "release proportion", "{table} '--column=x > 1' --epsilon=1 --by=city --groups=a,b --json"
     ),
     Command(
-        ("sql",),
-        lambda: [
-            f"SELECT city, MEDIAN(x), COUNT(*) FROM '{_table()}' WHERE x > 1 GROUP BY city",
-            *("--epsilon=1", "--delta=1e-6", "--groups=a,b", "--unit=who", "--per-unit=mean"),
-            *(f"--ledger={_ledger()}", "--json"),
-        ],
+        "release top-k",
+        "{table} --column=city --epsilon=1 --delta=1e-6 --k=2 --categories=private --json",
     ),
     Command(
-        ("synth",),
-        lambda: [
-            *(_large_table(), "--epsilon=5", "--delta=1e-6", "--columns=x,city", "--rows=9000"),
-            *("--unit=who", "--most-rows=2", "--constraint=x > 1", "--out=made.parquet"),
-            *(f"--ledger={_ledger()}", "--dataset=default", "--json"),
-        ],
-        0.05,
+        "release table",
+        "{table} '--columns=median(x),avg(who),count(*)' --epsilon=1 '--where=x > 1' --by=city "
+        "--groups=a,b --ledger={ledger} --json",
     ),
     Command(
-        ("regress",),
-        lambda: [
-            *("x ~ who + C(city)", _large_table(), "--epsilon=5", "--delta=1e-6", "--model=ridge"),
-            *("--alpha=1", "--certify=0.5", "--r2", "--where=x > 1"),
-            *(f"--ledger={_ledger()}", "--dataset=default", "--json"),
-        ],
-        0.05,
+        "sql",
+        "\"SELECT city, MEDIAN(x), COUNT(*) FROM '{table}' WHERE x > 1 GROUP BY city\" --epsilon=1 "
+        "--delta=1e-6 --groups=a,b --unit=who --per-unit=mean --ledger={ledger} --json",
     ),
     Command(
-        ("release", "quantile"),
-        lambda: [
-            *(_table(), "--column=x", "--epsilon=1", "--p=0.5", "--high=20"),
-            *(f"--ledger={_ledger()}", "--dataset=default", "--dry-run"),
-        ],
+        "synth",
+        "{large} --epsilon=5 --delta=1e-6 --columns=x,city --rows=9000 --unit=who --most-rows=2 "
+        "'--constraint=x > 1' --out=made.parquet --ledger={ledger} --dataset=default --json",
     ),
     Command(
-        ("budget", "create"),
-        lambda: [
-            *(str(folder() / "created.db"), "--epsilon=1", "--delta=1e-6", "--dataset=d"),
-            *("--relation=add-remove", "--records-per-person=1", "--data=d", "--another", "--json"),
-        ],
-    ),
-    Command(("budget", "show"), lambda: [_ledger(), "--dataset=default", "--json"]),
-    Command(("budget", "show"), lambda: [_ledger(), "--charges", "--dataset=default", "--json"]),
-    Command(
-        ("verify",),
-        lambda: [
-            *(_seed("receipt", "receipt.json"), f"--checklist={folder() / 'list.md'}", "--json"),
-            *("--head=00", "--signer=00"),
-        ],
-        statuses=(*STATUSES, 1),
-    ),
-    Command(("budget", "report"), lambda: [_ledger(), "--dataset=default", "--json"]),
-    Command(
-        ("budget", "verify"),
-        lambda: [_ledger(), "--dataset=default", "--digest=00", "--json"],
-        statuses=(*STATUSES, 1),
+        "regress",
+        "'x ~ who + C(city)' {large} --epsilon=5 --delta=1e-6 --model=ridge --alpha=1 "
+        "--certify=0.5 --r2 '--where=x > 1' --ledger={ledger} --dataset=default --json",
     ),
     Command(
-        ("audit", "train"),
-        lambda: ["--epsilon=1", "--delta=1e-6", "--runs=200", "--confidence=0.9", "--json"],
-        0.01,
+        "release quantile",
+        "{table} --column=x --epsilon=1 --p=0.5 --high=20 --ledger={ledger} --dataset=default "
+        "--dry-run",
+    ),
+    Command(
+        "budget create",
+        "{folder}/created.db --epsilon=1 --delta=1e-6 --dataset=d --relation=add-remove "
+        "--records-per-person=1 --data=d --another --json",
+    ),
+    Command("budget show", "{ledger} --dataset=default --json"),
+    Command("budget show", "{ledger} --charges --dataset=default --json"),
+    Command(
+        "verify",
+        "{receipt} --checklist={folder}/list.md --json --head=00 --signer=00",
         (*STATUSES, 1),
     ),
-    Command(("paper", "figure"), lambda: ["9", "--out=figures"], 0.05),
-    Command(("paper", "table"), lambda: ["1", "--seeds=1", "--json"], 0.05),
-    Command(("paper", "table"), lambda: ["frontier", "--seeds=1", "--json"], 0.05),
+    Command("budget report", "{ledger} --dataset=default --json"),
+    Command("budget verify", "{ledger} --dataset=default --digest=00 --json", (*STATUSES, 1)),
     Command(
-        ("paper", "table"),
-        lambda: [
-            "1",
-            f"--results={_seed('results', 'given.csv')}",
-            "--json",
-        ],
-        0.05,
+        "audit train", "--epsilon=1 --delta=1e-6 --runs=200 --confidence=0.9 --json", (*STATUSES, 1)
+    ),
+    Command("paper figure", "9 --out=figures"),
+    Command("paper table", "1 --seeds=1 --json"),
+    Command("paper table", "frontier --seeds=1 --json"),
+    Command("paper table", "1 --results={results} --json"),
+    Command("paper report", "--no-figures --seeds=0 --results={results}"),
+    Command(
+        "certify",
+        "--dataset=npz:{npz} --features=vectors:2 --epsilon=1 --landmarks={landmarks} --seed=0 "
+        "--public --json",
     ),
     Command(
-        ("paper", "report"),
-        lambda: ["--no-figures", "--seeds=0", f"--results={_seed('results', 'given.csv')}"],
-        0.02,
-    ),
-    Command(
-        ("certify",),
-        lambda: [
-            *(f"--dataset=npz:{_seed('npz', 'train.npz')}", "--features=vectors:2", "--epsilon=1"),
-            *(f"--landmarks={_seed('landmarks', 'public.npy')}", "--seed=0", "--public", "--json"),
-        ],
-        0.02,
-    ),
-    Command(
-        ("certify",),
-        lambda: [
-            *(_run(), "--records=1,2", "--relation=add-remove", "--metric=accuracy"),
-            *("--above=0.5", "--confidence=0.95", "--json"),
-        ],
-        0.05,
+        "certify",
+        "{run} --records=1,2 --relation=add-remove --metric=accuracy --above=0.5 "
+        "--confidence=0.95 --json",
     ),
 )
 

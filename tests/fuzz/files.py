@@ -11,6 +11,7 @@ import io
 import json
 import lzma
 import os
+import pkgutil
 import shutil
 import sqlite3
 import tempfile
@@ -22,6 +23,7 @@ from typing import Any
 import attrs
 import dp_accounting as dp
 import numpy as np
+import safetensors.torch
 import torch
 
 from tests.fuzz.judging import FindingError, judge
@@ -76,18 +78,29 @@ def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda content: read(content.decode("utf-8", "surrogateescape"))
 
 
+def _calls(function: str) -> Callable[[Any], object]:
+    """A function, as `module:name`, which is imported when it is called."""
+    return lambda given: pkgutil.resolve_name(function)(given)
+
+
+def _saved(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def _array(values: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
 # Data sets.
 
 
 def _idx() -> list[bytes]:
     image = b"\x00\x00\x08\x03" + (2).to_bytes(4, "big") + (3).to_bytes(4, "big") * 2
     return [image + bytes(18), b"\x00\x00\x08\x01" + (5).to_bytes(4, "big") + bytes(5)]
-
-
-def _read_idx(path: Path) -> object:
-    from prudent_lab.named_datasets import read_idx
-
-    return read_idx(path)
 
 
 def _read_cifar(path: Path) -> object:
@@ -97,38 +110,12 @@ def _read_cifar(path: Path) -> object:
     return formats.read_cifar_binary([path]) if binary else formats.read_cifar_packed(path)
 
 
-def _reviews() -> list[bytes]:
-    return [json.dumps([{"t": "good", "s": 1}, {"t": "bad", "s": 0}]).encode()]
-
-
-def _read_reviews(path: Path) -> object:
-    from prudent_lab.named_datasets import read_reviews
-
-    return read_reviews(path)
-
-
-def _census() -> list[bytes]:
-    line = ", ".join(["7"] * 41 + ["- 50000."])
-    return [f"{line}\n{line}\n".encode()]
-
-
-def _read_census(path: Path) -> object:
-    from prudent_lab.named_datasets import read_census
-
-    return read_census(path)
-
-
-def _saved(**arrays: Any) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
-
-
 def _npz() -> list[bytes]:
     features, labels = np.zeros((3, 2), np.float32), np.array([0, 1, 1])
     names = ("train_features", "train_labels", "test_features", "test_labels")
     arrays = dict(zip(names, (features, labels) * 2, strict=True))
-    return [_saved(**arrays, classes=2), _saved(**arrays), _saved(x_train=features, classes=2)]
+    given = ({**arrays, "classes": 2}, arrays, {"x_train": features, "classes": 2})
+    return [_saved(**each) for each in given]
 
 
 def _read_npz(path: Path) -> object:
@@ -157,16 +144,6 @@ def _read_classifier(path: Path) -> object:
     return CertifiedClassifier.load(path).predict_radius(np.eye(2))
 
 
-def _landmarks() -> list[bytes]:
-    return [_array(each) for each in (np.eye(2), np.eye(2, dtype=np.uint8), np.ones((3, 28, 28)))]
-
-
-def _array(values: Any) -> bytes:
-    file = io.BytesIO()
-    np.save(file, values)
-    return file.getvalue()
-
-
 def _read_landmarks(path: Path) -> object:
     from prudent.certify import CertifiedClassifier
     from prudent.release import ReproducibleNoise
@@ -176,40 +153,17 @@ def _read_landmarks(path: Path) -> object:
     return found.fit(np.eye(2), np.arange(2)).predict_radius(np.eye(2))
 
 
-def _feature_file(name: str) -> Callable[[], list[bytes]]:
-    def seeds() -> list[bytes]:
-        if name == "network":
-            header = {"format": 1, "layers": [{"size": 0}], "provenance": {}}
-            arrays = {"weight0": np.ones((784, 2), np.int8), "gain0": np.ones(2, np.float32)}
-            arrays["bias0"] = np.zeros(2, np.float32)
-        else:
-            header = {"format": 1, "provenance": {}}
-            arrays = {"centre": np.zeros(3), "direction": np.ones(3)}
-        return [_saved(header=np.array(json.dumps(header)), **arrays)]
-
-    return seeds
-
-
-def _read_features(name: str) -> Callable[[Path], object]:
-    def read(path: Path) -> object:
-        from prudent.certify.features import read_network
-        from prudent_lab.features import sentences
-
-        return sentences.read(path) if name == "sentences" else read_network(path)
-
-    return read
-
-
-def _weights() -> list[bytes]:
-    from safetensors.torch import save
-
-    return [save({"a.weight": torch.zeros(2, 3), "b": torch.ones(1)})]
-
-
-def _read_weights(path: Path) -> object:
-    from prudent_lab.features.resnet import read_weights
-
-    return read_weights(path)
+NETWORK = {
+    "header": np.array('{"format": 1, "layers": [{"size": 0}], "provenance": {}}'),
+    "weight0": np.ones((784, 2), np.int8),
+    "gain0": np.ones(2, np.float32),
+    "bias0": np.zeros(2, np.float32),
+}
+SENTENCES = {
+    "header": np.array('{"format": 1, "provenance": {}}'),
+    "centre": np.zeros(3),
+    "direction": np.ones(3),
+}
 
 
 # Runs.
@@ -277,11 +231,6 @@ def _read_paid(path: Path) -> object:
     from prudent.training.run.checkpoint import charged
 
     return charged(path.parent)
-
-
-def _metrics() -> list[bytes]:
-    line = '{"step": 1, "epsilon": 0.5, "evaluation": {"accuracy": 0.9}}\n'
-    return [line.encode() * 2]
 
 
 def _read_metrics(path: Path) -> object:
@@ -404,15 +353,6 @@ def _released(path: Path) -> object:
     return median(path, "x", epsilon=1.0, noise=ReproducibleNoise(0))
 
 
-def _conditions() -> list[bytes]:
-    return [
-        b"year = 2024 and city in ('Oslo', 'Bergen')",
-        b"not (x between 1 and 2) or city like 'O%' and x is not null",
-        b"cast(city as double) > -0.5 or day(at) = 3 and lower(city) <> 'b'",
-        b"at >= date '2024-01-31' and x::double % 2 = 1e3",
-    ]
-
-
 @functools.cache
 def _ibis_table() -> Any:
     import ibis
@@ -488,11 +428,6 @@ def _empty() -> bytes:
     return path.read_bytes()
 
 
-def _known_ledgers() -> list[bytes]:
-    line = {"data": "d", "ledger": "/nowhere/l.db", "dataset": "default"}
-    return [(json.dumps(line) + "\n").encode() * 2]
-
-
 def _read_known(path: Path) -> object:
     from prudent.budget import allowance
 
@@ -515,41 +450,6 @@ def _results() -> list[bytes]:
 
     row = "mnist,label:0.1,ptr,,0,1.0,pld,100,1.1,90.5,0.5,3,"
     return [f"{','.join(COLUMNS)}\n{row}\n".encode()]
-
-
-def _read_results(path: Path) -> object:
-    from prudent_lab.paper.results import read
-
-    return read(path)
-
-
-def _corruptions() -> list[bytes]:
-    return [
-        b"label:0.1",
-        b"gradient:0.1:variance=25",
-        b"colluding:0.2:norm=1,direction_seed=3",
-        b"none",
-    ]
-
-
-def _corruption(text: str) -> object:
-    from prudent_lab.corruption import parse
-
-    return parse(text)
-
-
-def _tests() -> list[bytes]:
-    return [b"laplace:1", b"gaussian:4", b"discrete-laplace:2.5", b"none", b"discrete-gaussian:3"]
-
-
-def _test(text: str) -> object:
-    from prudent.cli.options import parse_test
-
-    return parse_test(text)
-
-
-def _key_values() -> list[bytes]:
-    return [b"1/3", b"0.5", b"1e-6", b"256/60000", b"0,100", b"2024-01-01,2024-12-31", b'"a,b",c']
 
 
 def _option(text: str) -> object:
@@ -642,51 +542,102 @@ def _receipts() -> list[bytes]:
     return found
 
 
-def _read_receipt(path: Path) -> object:
-    from prudent_verify.checks import verify
-
-    return verify(path)
-
-
+LABS = "prudent_lab.named_datasets:"
 TARGETS: tuple[Target, ...] = (
-    Target("receipt", _receipts, _reads("receipt.json", _read_receipt), 0.2),
-    Target("idx", _idx, _reads("a-idx3-ubyte", _read_idx)),
+    Target(
+        "receipt", _receipts, _reads("receipt.json", _calls("prudent_verify.checks:verify")), 0.2
+    ),
+    Target("idx", _idx, _reads("a-idx3-ubyte", _calls(f"{LABS}read_idx"))),
     Target(
         "idx, gzipped",
         lambda: [gzip.compress(each, mtime=0) for each in _idx()],
-        _reads("a.gz", _read_idx),
+        _reads("a.gz", _calls(f"{LABS}read_idx")),
     ),
     Target("cifar binary", lambda: [bytes(2 * 3073)], _reads("a.bin", _read_cifar)),
     Target("cifar packed", lambda: [lzma.compress(bytes(3073))], _reads("a.xz", _read_cifar), 0.2),
-    Target("reviews", _reviews, _reads("reviews.json", _read_reviews)),
-    Target("census", _census, _reads("census.csv", _read_census)),
+    Target(
+        "reviews",
+        lambda: [b'[{"t": "good", "s": 1}, {"t": "bad", "s": 0}]'],
+        _reads("reviews.json", _calls(f"{LABS}read_reviews")),
+    ),
+    Target(
+        "census",
+        lambda: [2 * (b"7, " * 41 + b"- 50000.\n")],
+        _reads("census.csv", _calls(f"{LABS}read_census")),
+    ),
     Target("npz", _npz, _reads("a.npz", _read_npz)),
     Target("classifier", _classifier, _reads("classifier.npz", _read_classifier)),
-    Target("landmarks", _landmarks, _reads("landmarks.npy", _read_landmarks)),
-    *(
-        Target(
-            f"features {name}", _feature_file(name), _reads("features.npz", _read_features(name))
-        )
-        for name in ("network", "sentences")
+    Target(
+        "landmarks",
+        lambda: [
+            _array(each) for each in (np.eye(2), np.eye(2, dtype=np.uint8), np.ones((3, 28, 28)))
+        ],
+        _reads("landmarks.npy", _read_landmarks),
     ),
-    Target("safetensors", _weights, _reads("a.safetensors", _read_weights)),
+    Target(
+        "features network",
+        lambda: [_saved(**NETWORK)],
+        _reads("features.npz", _calls("prudent.certify.features:read_network")),
+    ),
+    Target(
+        "features sentences",
+        lambda: [_saved(**SENTENCES)],
+        _reads("features.npz", _calls("prudent_lab.features.sentences:read")),
+    ),
+    Target(
+        "safetensors",
+        lambda: [safetensors.torch.save({"a.weight": torch.zeros(2, 3), "b": torch.ones(1)})],
+        _reads("a.safetensors", _calls("prudent_lab.features.resnet:read_weights")),
+    ),
     Target("settings", _settings, _reads("a.toml", _read_settings)),
     Target("checkpoint", _checkpoint, _reads("run/checkpoint.pt", _read_checkpoint)),
     Target("checkpoint, resealed", _unsealed, _read_resealed),
     Target("paid", _paid, _reads("run/paid.json", _read_paid)),
-    Target("metrics", _metrics, _reads("run/metrics.jsonl", _read_metrics)),
+    Target(
+        "metrics",
+        lambda: [b'{"step": 1, "epsilon": 0.5, "evaluation": {"accuracy": 0.9}}\n' * 2],
+        _reads("run/metrics.jsonl", _read_metrics),
+    ),
     Target("event", _events, _text(_price), 0.5),
     Target("csv", _csv, _reads("a.csv", _released), 0.05),
     Target("parquet", _parquet, _reads("a.parquet", _released), 0.05),
-    Target("condition", _conditions, _text(_condition), 0.5),
+    Target(
+        "condition",
+        lambda: [
+            b"year = 2024 and city in ('Oslo', 'Bergen')",
+            b"not (x between 1 and 2) or city like 'O%' and x is not null",
+            b"cast(city as double) > -0.5 or day(at) = 3 and lower(city) <> 'b'",
+            b"at >= date '2024-01-31' and x::double % 2 = 1e3",
+        ],
+        _text(_condition),
+        0.5,
+    ),
     Target("ledger file", _ledger, _reads("a.db", _read_ledger), 0.1),
     Target("ledger rows", _rows, _read_rows, 0.1),
-    Target("known ledgers", _known_ledgers, _reads("known.jsonl", _read_known)),
-    Target("results", _results, _reads("results.csv", _read_results)),
+    Target(
+        "known ledgers",
+        lambda: [b'{"data": "d", "ledger": "/nowhere/l.db", "dataset": "default"}\n' * 2],
+        _reads("known.jsonl", _read_known),
+    ),
+    Target("results", _results, _reads("results.csv", _calls("prudent_lab.paper.results:read"))),
     Target("search state", _search_state, _reads("search/secret/state.json", _read_search), 0.2),
     Target("search result", _search_result, _reads("search/result.json", _read_search), 0.2),
     Target("fit of a search", _fits, _reads("model.json", _read_fit), 0.2),
-    Target("corruption", _corruptions, _text(_corruption)),
-    Target("test", _tests, _text(_test)),
-    Target("options", _key_values, _text(_option)),
+    Target(
+        "corruption",
+        lambda: (
+            b"label:0.1 gradient:0.1:variance=25 colluding:0.2:norm=1,direction_seed=3 none".split()
+        ),
+        _text(_calls("prudent_lab.corruption:parse")),
+    ),
+    Target(
+        "test",
+        lambda: b"laplace:1 gaussian:4 discrete-laplace:2.5 none discrete-gaussian:3".split(),
+        _text(_calls("prudent.cli.options:parse_test")),
+    ),
+    Target(
+        "options",
+        lambda: b'1/3 0.5 1e-6 256/60000 0,100 2024-01-01,2024-12-31 "a,b",c'.split(),
+        _text(_option),
+    ),
 )

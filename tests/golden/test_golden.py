@@ -286,9 +286,9 @@ QUICK = {("epsilon",), ("calibrate",), ("release", "median"), ("release", "mode"
 
 
 def commands() -> Iterator[Any]:
-    from tests.cli.test_manner import ANSWERING
+    from tests.cli.test_manner import COMMANDS
 
-    for words in ANSWERING:
+    for words in COMMANDS:
         if words in SLOW:
             continue
         marks = [] if words in QUICK else [LONG]

@@ -213,6 +213,12 @@ def test_a_training_label_that_is_no_class_is_read(tmp_path):
     assert data.train_labels.tolist() == [0, -1]
 
 
+def test_a_number_beyond_single_precision_warns_nobody(tmp_path):
+    features = np.array([[1e300, 0.0], [1.0, 2.0]])
+    data = datasets.load(save(tmp_path / "table.npz", train_features=features))
+    assert data.train_features.isfinite().tolist() == [[False, True], [True, True]]
+
+
 def small(records=40):
     generator = torch.Generator().manual_seed(0)
     features = torch.rand(records, 6, generator=generator)

@@ -96,6 +96,13 @@ def test_a_missing_value_in_a_table_changes_no_other_row() -> None:
     assert present.tolist() == [True, True, True, False]
 
 
+def test_a_number_beyond_all_doubles_warns_nobody() -> None:
+    """A warning would tell that a record holds one."""
+    rows = np.array([[1, 2], [np.longdouble("1e4000"), 1]], dtype=np.longdouble)
+    for given_rows in (rows, list(rows), rows.tolist()):
+        assert ArrayForm((2,)).read(given_rows)[1].tolist() == [True, False]
+
+
 @given(st.lists(st.floats(width=32), min_size=2, max_size=6))
 def test_numbers_survive(values: list[float]) -> None:
     found, present = ArrayForm((1,)).read([[value] for value in values])

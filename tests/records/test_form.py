@@ -50,6 +50,17 @@ def test_numbers_are_rounded_to_floating_types_and_exact_otherwise(like, value, 
         assert torch.equal(row[0], expected)
 
 
+def test_a_read_only_array_warns_nobody():
+    """A warning would tell of a record; made an error, as here, it would make the record absent."""
+    array = np.array([1.0, 2.0])
+    array.flags.writeable = False
+    torch.set_warn_always(True)  # torch warns once in a process otherwise
+    try:
+        assert Form.of(FLOAT).row(array)[0].tolist() == [1.0, 2.0]
+    finally:
+        torch.set_warn_always(False)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_the_memory_order_of_a_batch_is_not_that_of_a_record(dtype):
     """A batch in the order of its rows would run through other kernels, which round otherwise."""

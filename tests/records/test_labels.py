@@ -1,10 +1,15 @@
 """A label is of one class at most, by its exact value."""
 
+import functools
+from collections.abc import Callable
 from decimal import Decimal
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -13,6 +18,23 @@ from hypothesis import strategies as st
 from prudent._validate import ArgumentError
 from prudent.records.arrays import NONE, Classes
 from tests.tiers import CHARACTERS
+
+
+def categories(values: list[int | None]) -> pd.Series:
+    known = sorted({value for value in values if value is not None})
+    codes = [-1 if value is None else known.index(value) for value in values]
+    return pd.Series(pd.Categorical.from_codes(codes, known))
+
+
+COLUMNS: list[Callable[..., Any]] = [
+    functools.partial(pd.Series, dtype="Int64"),
+    functools.partial(pd.Series, dtype="int64[pyarrow]"),
+    categories,
+    pl.Series,
+    pa.array,
+    lambda values: pa.chunked_array([pa.array(values)]),
+]
+"""Columns of frames, of whole numbers of which one may be missing."""
 
 
 class Everything:
@@ -98,6 +120,14 @@ def test_containers_agree() -> None:
     assert classes.numbers([]).tolist() == classes.numbers(np.array([])).tolist() == []
     with pytest.raises(ArgumentError):
         classes.numbers(np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize("missing", [[], [None]], ids=["whole", "one missing"])
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_missing_label_rounds_no_other(column: Callable[..., Any], missing: list[None]) -> None:
+    large = [2**53, 2**53 + 1, 2**53 + 2]
+    found = Classes(large).numbers(column(large + missing)).tolist()
+    assert found == [0, 1, 2] + [NONE] * len(missing)
 
 
 @pytest.mark.parametrize("wrong", [[1], [1, 1.0], [True, 1], ["a", None], [np.nan, 1], []])

@@ -7,6 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from prudent import ArgumentError
 from prudent.records import Seeds
 from prudent.records.people import PeopleReader, Unit, without
 from prudent.records.reader import RecordReader
+from tests.records.test_labels import COLUMNS
 
 SEEDS = Seeds(b"a step")
 
@@ -71,6 +73,21 @@ def test_ids(ids, expected):
         assert sorted(map(len, found)) == sorted(Counter(map(repr, ids)).values())
     else:
         assert found == expected
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_missing_id_merges_no_others(column):
+    """In an array all ids would become floats beside it, and nearby ids the same float."""
+    large = [2**53, 2**53 + 1, 2**53]
+    for ids in (large, [*large, None]):
+        assert people(column(ids)).members == [[0, 2], [1]]
+
+
+@pytest.mark.parametrize("unit", ["D", "us", "ns"])
+def test_dates_and_moments_of_any_container_are_ids(unit):
+    days = np.array(["2020-01-02", "2020-01-01", "2020-01-02", "NaT"], dtype=f"datetime64[{unit}]")
+    for ids in (days, pl.Series(days), days - np.datetime64("2019-01-01")):
+        assert sorted(people(ids).members) == [[0, 2], [1]]
 
 
 def test_ids_that_do_not_fit_are_refused():

@@ -22,6 +22,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -310,6 +311,7 @@ _LEAST_DELTA = 1e-300  # what floating point can still hold and halve
 _LIST = "PRUDENT_LEDGERS"
 _DUCKDB = "duckdb://"
 _BETWEEN = " + "
+_SECRET = re.escape(HIDDEN)
 
 FORMAT = 1  # of the rows of a ledger; its first row notes it
 Data: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -527,11 +529,11 @@ def data_name(data: Data) -> str:
 
 
 def place(location: str | os.PathLike[str]) -> str:
-    """The name of a ledger's place in the list: a full path, or an address without password."""
+    """The name of a ledger's place in the list: a full path, or an address as it is compared."""
     _validate.path(location=location)
     text = os.fspath(location)
     if "://" in text or is_postgres(text):
-        return without_password(text)
+        return _compared(without_password(text))
     return str(Path(text).resolve())
 
 
@@ -539,12 +541,16 @@ def names_in(name: str) -> set[str]:
     """The names of the single data in one that `data_name` returned, in this version or earlier.
 
     Version 0.1.0 named a DuckDB file by its address. An address names the same data whether it was
-    given with a password or without.
+    given with a password or without, and whether its scheme is postgres or postgresql.
     """
     names = [name] if os.path.exists(name) else name.split(_BETWEEN)
-    return {
-        data_name(each) if is_duckdb(each) else each.replace(f":{HIDDEN}@", "@") for each in names
-    }
+    return {data_name(each) if is_duckdb(each) else _compared(each) for each in names}
+
+
+def _compared(address: str) -> str:
+    """An address as it is compared: without any word about a password, its scheme in full."""
+    bare = re.sub(rf":{_SECRET}(?=@)|\s*\b\w+\s*=\s*{_SECRET}", "", address).strip()
+    return re.sub(r"^postgres://", "postgresql://", bare)
 
 
 def check_only(data: str, location: str | os.PathLike[str], dataset: str) -> None:
@@ -587,7 +593,7 @@ def _listed(data: str) -> list[tuple[str, str]]:
         with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
             entry = json.loads(line)
             if data in names_in(str(entry["data"])):
-                found.append((str(entry["ledger"]), str(entry["dataset"])))
+                found.append((_compared(str(entry["ledger"])), str(entry["dataset"])))
     return found
 
 

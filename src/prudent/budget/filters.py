@@ -8,7 +8,6 @@ import functools
 import math
 from fractions import Fraction
 from itertools import starmap
-from typing import TypeVar
 
 import attrs
 import dp_accounting as dp
@@ -25,7 +24,6 @@ _LONGEST_DENOMINATOR = 4096  # bits, of an exact sum
 _MOST = 1024  # releases that are counted as still fitting
 _MORE = 1 + 1e-9
 _SMALLEST_EPSILON = 1e-6  # no release asks for less; rounding leaves less of a spent budget
-State = TypeVar("State")
 
 
 def _some(epsilon: float) -> float:
@@ -303,8 +301,11 @@ class Offer:
     at_least: bool = False  # whether more of them fit
 
     def __str__(self) -> str:
+        return self._told()
+
+    def _told(self, noun: str = "") -> str:
         many = f"{'at least ' if self.at_least else ''}{self.count}"
-        return f"{many} at ε = {exact(self.epsilon)}"
+        return f"{many}{noun} at ε = {exact(self.epsilon)}"
 
     @staticmethod
     def sentence(offers: list["Offer"]) -> str:
@@ -313,7 +314,7 @@ class Offer:
             return "nothing more"
         first, *others = offers
         more = "".join(f", or {offer}" for offer in others)
-        return f"{first.count} release{'s' * (first.count > 1)} at ε = {exact(first.epsilon)}{more}"
+        return first._told(" releases" if first.count > 1 else " release") + more
 
 
 def offers(filter_: AdaptiveFilter, state: Sums) -> list[Offer]:

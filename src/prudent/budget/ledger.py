@@ -527,22 +527,17 @@ def verify(rows: list[LedgerRow], dataset: str, budget: Allowance, digest: str |
         journal.follow([row])
         if len(journal.answered) > count:
             count += 1
-            _check_price(row, budget, filter_, journal.state)
+            with reading(row):
+                noted = float(allowance.decoded(row)["spent"])
+            spent = budget.for_relation(filter_.spent(journal.state))
+            if not noted >= spent * (1 - _VERSIONS_DIFFER):
+                told = f"it notes ε = {exact(noted)} as spent, but its events cost {exact(spent)}"
+                raise tampered(row, told)
+            if not filter_.admits(journal.state):
+                raise tampered(row, "it overdraws the budget")
     if digest is not None and digest not in {row.digest for row in rows}:
         raise TamperedLedgerError(
             f"No row of {dataset!r} has the digest {digest}: rows were taken away or rewritten. "
             f"{allowance.ADVICE}"
         )
     return count
-
-
-def _check_price(row: LedgerRow, budget: Allowance, filter_: AdaptiveFilter, state: Sums) -> None:
-    with reading(row):
-        noted = float(allowance.decoded(row)["spent"])
-    spent = budget.for_relation(filter_.spent(state))
-    if not noted >= spent * (1 - _VERSIONS_DIFFER):
-        raise tampered(
-            row, f"it notes ε = {exact(noted)} as spent, but its events cost {exact(spent)}"
-        )
-    if not filter_.admits(state):
-        raise tampered(row, "it overdraws the budget")

@@ -168,42 +168,31 @@ class BudgetReport:
         return html_page(f"{_TITLE} of {self.balance.dataset}", self._sections())
 
     def _sections(self) -> Sections:
-        rows, chances = [_row(charge) for charge in self.charges], self.chances()
+        balance, chances = self.balance, self.chances()
+        verdict = "The ledger is not as it was written. Release nothing; see Integrity below."
+        if self.intact:
+            verdict = (
+                f"{_many(balance.charges, 'release')} charged, ε = {rounded_up(balance.spent)} of "
+                f"{exact(balance.epsilon)} spent at δ = {exact(balance.delta)}. The ledger is "
+                "intact."
+            )
         asked: str | PageTable = "Nothing yet."
-        learned: str | PageTable = self._no_attack
-        if rows:
-            asked = PageTable(_HEADER, rows, "charges")
+        learned: str | PageTable = "Nothing has been released yet."
+        if self.charges:
+            asked = PageTable(_HEADER, [_row(charge) for charge in self.charges], "charges")
+            learned = (
+                "The budget protects several records together, for which no such curve is computed."
+            )
         if chances:
             learned = PageTable(("Sure before", "Sure after"), chances)
+        after = "the whole budget" if self._chosen_after_answers else "what was asked"
         return {
-            "": [self._verdict, PageTable(None, self.facts(), "facts")],
+            "": [verdict, PageTable(None, self.facts(), "facts")],
             "What is protected": [self.protection()],
             "What was asked": [asked, *([self.differences()] if self.differences() else [])],
-            "What an attacker could learn": [self._attack, learned],
+            "What an attacker could learn": [_ATTACK.format(after), learned],
             "Integrity": [self.integrity],
         }
-
-    @property
-    def _verdict(self) -> str:
-        if not self.intact:
-            return "The ledger is not as it was written. Release nothing; see Integrity below."
-        balance = self.balance
-        return (
-            f"{_many(balance.charges, 'release')} charged, ε = {rounded_up(balance.spent)} of "
-            f"{exact(balance.epsilon)} spent at δ = {exact(balance.delta)}. The ledger is intact."
-        )
-
-    @property
-    def _attack(self) -> str:
-        return _ATTACK.format(
-            "the whole budget" if self._chosen_after_answers else "what was asked"
-        )
-
-    @property
-    def _no_attack(self) -> str:
-        if not self.charges:
-            return "Nothing has been released yet."
-        return "The budget protects several records together, for which no such curve is computed."
 
 
 _TITLE = "Privacy report"

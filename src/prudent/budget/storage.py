@@ -85,9 +85,10 @@ class Store(abc.ABC):
             for statement in (_TABLE, *self._append_only):
                 self._execute(statement)
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Closes the connection."""
+        self._closed = True
+        self._connection.close()
 
     @abc.abstractmethod
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
@@ -231,11 +232,6 @@ class SqliteStore(Store):
                 self._connection.close()
                 raise
 
-    @override
-    def close(self) -> None:
-        self._closed = True
-        self._connection.close()
-
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         return self._connection.execute(statement, parameters).fetchall()
 
@@ -343,7 +339,10 @@ class PostgresStore(Store):
         self._connection = self._driver.connect(
             self._address, autocommit=True, connect_timeout=_PATIENCE
         )
-        self._execute("SET synchronous_commit = on")  # whatever the server's default is
+        # Whatever the defaults of the server are. Rows are read after the wait for the lock: in a
+        # repeatable read they would be those of before.
+        self._execute("SET synchronous_commit = on")
+        self._execute("SET default_transaction_isolation = 'read committed'")
         self._execute(f"SET lock_timeout = '{_PATIENCE}s'")
 
     @override
@@ -354,11 +353,6 @@ class PostgresStore(Store):
                 self._execute("SELECT 1")
         if self._connection.closed:
             self._connect()
-
-    @override
-    def close(self) -> None:
-        self._closed = True
-        self._connection.close()
 
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         cursor = self._connection.execute(statement.replace("?", "%s").encode(), parameters)

@@ -65,7 +65,8 @@ class ArrayForm:
         values, present = np.zeros((len(given), *self.shape)), np.zeros(len(given), bool)
         if isinstance(given, np.ndarray):
             if given.size == values.size:
-                values[...] = given.reshape(values.shape)  # to the nearest, number by number
+                with np.errstate(over="ignore"):  # a warning would tell that a number is that large
+                    values[...] = given.reshape(values.shape)  # to the nearest, number by number
                 present[...] = True
         else:
             for index, record in enumerate(given):
@@ -106,9 +107,7 @@ def declared_width(records: Any) -> int | None:
 
 def _container(records: Any) -> "npt.NDArray[Any] | Sequence[Any]":
     """Records as an array of numbers, which has one type for all, or as a sequence of records."""
-    if hasattr(records, "is_floating_point"):  # a tensor, of a type that numpy may not have
-        records = records.detach().cpu()
-        records = (records.double() if records.is_floating_point() else records).numpy()
+    records = on_host(records)
     if hasattr(records, "iloc"):  # a table: each column has a type of its own
         columns = [records.iloc[:, place].tolist() for place in range(records.shape[1])]
         return list(zip(*columns, strict=True))
@@ -125,6 +124,14 @@ def _container(records: Any) -> "npt.NDArray[Any] | Sequence[Any]":
     return records if isinstance(records, list | tuple) else list(records)
 
 
+def on_host(values: Any) -> Any:
+    """A tensor, of a type that numpy may not have, as an array; all else as it is."""
+    if not hasattr(values, "is_floating_point"):
+        return values
+    values = values.detach().cpu()
+    return (values.double() if values.is_floating_point() else values).numpy()
+
+
 def numbers_of(record: Any) -> Real | None:
     """One record as float64, or None if it is no array of numbers."""
     try:
@@ -134,7 +141,8 @@ def numbers_of(record: Any) -> Real | None:
         if found.dtype.kind == "c" and not found.imag.any():  # another record made a column complex
             found = found.real
         if found.dtype.kind in _NUMBERS:
-            return np.asarray(found, dtype=np.float64, order="C")
+            with np.errstate(over="ignore"):
+                return np.asarray(found, dtype=np.float64, order="C")
         if found.dtype != object:
             return None
         each = [_number(value) for value in found.ravel().tolist()]
@@ -168,11 +176,9 @@ class Classes:
 
     def numbers(self, labels: Any) -> Whole:
         """The number of the class of each label, or `NONE`."""
-        if hasattr(labels, "is_floating_point"):
-            labels = labels.detach().cpu()
-            labels = (labels.double() if labels.is_floating_point() else labels).numpy()
+        labels = on_host(labels)
         listed = isinstance(labels, list | tuple) or not hasattr(labels, "__array__")
-        given = list(labels) if listed else np.asarray(labels)
+        given = list(labels) if listed else column_values(labels)
         if isinstance(given, list):
             return np.array([self._number(label) for label in given], dtype=np.int64)
         if given.ndim == 2 and given.shape[1] == 1:
@@ -188,6 +194,19 @@ class Classes:
     def _number(self, label: Any) -> int:
         key = exact_key(label)
         return NONE if key is None else self._numbers.get(key, NONE)
+
+
+def column_values(column: Any) -> "npt.NDArray[Any] | list[Any]":
+    """The values of an array or of a column of a frame, each exactly.
+
+    Whole numbers beside a missing one would become an array of floats: 2**53 + 1 would be 2**53.
+    """
+    array = np.asarray(column)
+    if array.dtype.kind == "f" and hasattr(column, "to_pylist"):  # of pyarrow
+        return list(column.to_pylist())
+    if array.dtype.kind == "f" and hasattr(column, "to_list"):  # of pandas or polars
+        return list((column.astype(object) if hasattr(column, "astype") else column).to_list())
+    return array
 
 
 def exact_key(label: Any) -> Hashable | None:

@@ -47,12 +47,20 @@ def declared_form(items: Any) -> list[Tensor] | None:
 
 def count_of(records: Any, tensors: tuple[Any, Any] | None) -> int:
     """The number of records of a set, given what `tensors_of` returned for it."""
-    return _items(records) if tensors is None else _rows(tensors)
-
-
-def _rows(tensors: tuple[Any, Any]) -> int:
-    """The number of rows, on which all tensors must agree."""
-    for leaf in pytree.tree_leaves(tensors):
+    if tensors is None:
+        cannot = isinstance(records, IterableDataset | Mapping | Tensor | str | bytes)
+        if not cannot and hasattr(records, "__getitem__") and hasattr(records, "__len__"):
+            return len(records)
+        raise ArgumentError(
+            "train_set",
+            "a pair (inputs, targets) of tensors, or a data set of items with __len__ and "
+            "__getitem__",
+            shown=type(records).__name__,
+            hint="A stream cannot be Poisson sampled: load it into a list or a map-style data set. "
+            "Of a dictionary of splits, pass one.",
+        )
+    leaves = pytree.tree_leaves(tensors)
+    for leaf in leaves:
         if not isinstance(leaf, Tensor):
             raise ArgumentError(
                 "train_set",
@@ -60,24 +68,10 @@ def _rows(tensors: tuple[Any, Any]) -> int:
                 shown=f"one that contains {type(leaf).__name__}",
                 hint="torch.as_tensor converts arrays to tensors.",
             )
-    sizes = {len(leaf) for leaf in pytree.tree_leaves(tensors)}
+    sizes = {len(leaf) for leaf in leaves}
     if len(sizes) != 1:
         raise ValueError(f"Expected inputs and targets of the same length, got {sorted(sizes)}.")
     return sizes.pop()
-
-
-def _items(items: Any) -> int:
-    """The number of items of a map-style data set."""
-    cannot = isinstance(items, IterableDataset | Mapping | Tensor | str | bytes)
-    if not cannot and hasattr(items, "__getitem__") and hasattr(items, "__len__"):
-        return len(items)
-    raise ArgumentError(
-        "train_set",
-        "a pair (inputs, targets) of tensors, or a data set of items with __len__ and __getitem__",
-        shown=type(items).__name__,
-        hint="A stream cannot be Poisson sampled: load it into a list or a map-style data set. "
-        "Of a dictionary of splits, pass one.",
-    )
 
 
 def fingerprint(records: Any) -> str:

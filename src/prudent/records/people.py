@@ -34,7 +34,7 @@ from prudent import _validate
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.records import Seeds, generators_kept
-from prudent.records.arrays import exact_key
+from prudent.records.arrays import column_values, exact_key, on_host
 from prudent.records.containers import declared_form, digest
 from prudent.records.reader import TRIES, Collate, RecordReader, row_of
 
@@ -334,10 +334,9 @@ def _column(items: Any, name: str, records: int) -> list[Any]:
 
 def _keys(ids: Any) -> list[Hashable | None]:
     """What each id is, exactly; None if it is no id."""
-    if hasattr(ids, "is_floating_point"):  # a tensor
-        ids = ids.detach().cpu().numpy()
-    elif not isinstance(ids, np.ndarray) and hasattr(ids, "to_numpy"):  # a column of a frame
-        ids = ids.to_numpy()
+    ids = on_host(ids)
+    if hasattr(ids, "to_numpy"):  # a column of a frame
+        ids = column_values(ids)
     if isinstance(ids, str | bytes | Mapping) or not hasattr(ids, "__len__"):
         raise ArgumentError("unit", "one id for each record", shown=type(ids).__name__)
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "biuU" and ids.ndim == 1:
@@ -348,6 +347,8 @@ def _keys(ids: Any) -> list[Hashable | None]:
 
 
 def _key(given: Any) -> Hashable | None:
+    if isinstance(given, np.datetime64 | np.timedelta64):
+        given = given.item()
     if type(given) is Decimal:
         return Fraction(given) if given.is_finite() else None
     if type(given) in (datetime.datetime, datetime.time):

@@ -29,8 +29,8 @@ a fixed order.
 
 import copy
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import attrs
@@ -134,11 +134,16 @@ class Form:
 
     def batch(self, rows: Sequence[Row]) -> Any:
         """Rows as one value of the form's structure, with the records on the first axis."""
-        stacked = iter(
-            _stacked(leaf, [row[place] for row in rows])
-            for place, leaf in enumerate(_leaves(self.tree))
-        )
-        return _filled(self.tree, lambda _: next(stacked))
+        places = itertools.count()  # of the leaves, in the order in which they are filled
+
+        def stacked(leaf: Leaf) -> Tensor:
+            place = next(places)
+            tensors = [row[place] for row in rows]
+            # Memory that exists keeps its order, whatever that of the tensors.
+            memory = torch.empty((len(rows), *leaf.shape), dtype=leaf.dtype)
+            return torch.stack(tensors, out=memory) if tensors else memory
+
+        return _filled(self.tree, stacked)
 
     def _collect(self, tree: Tree, value: Any, found: Row) -> None:
         if isinstance(tree, Leaf):
@@ -163,7 +168,8 @@ def tensor_of(value: Any) -> Tensor:
         array = np.asarray(value)
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
-        return torch.as_tensor(np.ascontiguousarray(array).reshape(array.shape))
+        # A copy: to share an array that is read-only would warn of this record.
+        return torch.from_numpy(np.array(array, order="C"))
     if isinstance(value, float):
         return torch.tensor(value, dtype=torch.float64)
     if isinstance(value, int):
@@ -234,12 +240,6 @@ def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
         if not torch.equal(found.to(tensor.dtype), tensor):
             raise _MisfitError
     return found
-
-
-def _stacked(leaf: Leaf, tensors: Sequence[Tensor]) -> Tensor:
-    # Memory that exists keeps its order, whatever that of the tensors.
-    place = torch.empty((len(tensors), *leaf.shape), dtype=leaf.dtype)
-    return torch.stack(list(tensors), out=place) if tensors else place
 
 
 def _tree_of(value: Any) -> Tree:
@@ -341,7 +341,7 @@ class RecordReader:
             assert stand_in is not None
             check(self.form.batch([stand_in]))
             self.stand_in = stand_in
-            tried = list(islice(first, TRIES))
+            tried = list(itertools.islice(first, TRIES))
             steady = [
                 len({digest(self.row(n, PUBLIC.of(n))) for _ in range(_REPEATS)}) == 1
                 for n in tried

@@ -229,18 +229,25 @@ def test_for_a_person(capsys, archive, tmp_path):
         (["nowhere.toml"], "nowhere.toml: No such file or directory."),
         (["--flag"], "No such option: --flag"),
         (["--steps", "2", "--average", "1"], "--average: expected in [0, 1), got 1.0."),
+        (["--dataset", "npz:nowhere.npz", "--steps", "1"], "npz:nowhere.npz"),
+        (["--dataset", "imagenet", "--steps", "1"], "--dataset: expected one of mnist"),
+        *(
+            (
+                ["--method", "sgd", "--steps", "5", flag, "2"],
+                f"{flag}: expected to be left out with sgd, which is not private, got 2.0.",
+            )
+            for flag in ("--epsilon", "--noise-multiplier")
+        ),
+        (  # it took the steps that epsilon paid for, 33 of 60, and did not say so
+            ["--noise-multiplier", "1", "--steps", "60", "--epsilon", "2"],
+            "Drop noise_multiplier to have the least noise solved for, steps to",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_one_line_for_what_is_wrong(capsys, archive, flags, line):
     given = ["--dataset", f"npz:{archive}", "--batch", "60", *flags]
     assert line in error(capsys, *given)
-
-
-def test_a_data_set_that_is_not_there(capsys):
-    common = ("--method", "sgd", "--steps", "1")
-    assert "npz:nowhere.npz" in error(capsys, "--dataset", "npz:nowhere.npz", *common)
-    assert "--dataset: expected one of mnist" in error(capsys, "--dataset", "imagenet", *common)
 
 
 @pytest.mark.parametrize(
@@ -336,21 +343,6 @@ def test_help_shows_the_defaults_of_the_experiment(capsys, monkeypatch):
     shown = capsys.readouterr().out
     for default in ("mnist", "ptr", "gaussian:4", "monotone-branch", "sum", "none", "pld"):
         assert f" [{default}] " in shown
-
-
-def test_all_three_of_noise_steps_and_epsilon_are_refused(capsys, archive):
-    """It took the steps that epsilon paid for, 33 of 60, and did not say so."""
-    flags = ("--noise-multiplier", "1", "--steps", "60", "--epsilon", "2")
-    message = error(capsys, "--dataset", f"npz:{archive}", *flags)
-    assert "Expected two of epsilon, steps and noise_multiplier" in message
-    assert "Drop noise_multiplier to have the least noise solved for, steps to" in message
-
-
-@pytest.mark.parametrize("flag", ["--epsilon", "--noise-multiplier"])
-def test_sgd_takes_no_budget(capsys, archive, flag):
-    flags = ("--method", "sgd", "--steps", "5", flag, "2")
-    message = error(capsys, "--dataset", f"npz:{archive}", *flags)
-    assert message == f"{flag}: expected to be left out with sgd, which is not private, got 2.0."
 
 
 def test_a_corruption_has_its_strength(capsys, archive):

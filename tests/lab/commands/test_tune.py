@@ -112,6 +112,7 @@ def test_a_search_protects_people(archive: Path) -> None:
     assert "one person" in told.out
 
 
+@pytest.mark.thorough  # tests/tune solves for the noise of a search of one step
 def test_noise_is_solved_for_the_whole_search() -> None:
     flags = ("--epsilon=2", "--steps=50", "--search=lr=0.1:1", "--dry-run", "--records=6000")
     shown = found(prudent("tune", *flags, "--json", "--quiet"))

@@ -246,7 +246,8 @@ def _dataset(name: str, train: Arrays, test: Arrays, classes: int, note: str) ->
         raise ValueError(f"Expected every label of {name} (test) in 0 to {classes - 1}.")
 
     def tensors(records: Array, labels: Array) -> tuple[Tensor, Tensor]:
-        features = torch.from_numpy(records.astype(np.float32, order="C"))
+        with np.errstate(over="ignore"):  # a warning would tell of a record with such a number
+            features = torch.from_numpy(records.astype(np.float32, order="C"))
         scaled = features.div_(255) if records.dtype == np.uint8 else features
         return scaled, torch.from_numpy(labels.astype(np.int64))
 

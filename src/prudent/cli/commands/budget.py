@@ -14,7 +14,7 @@ from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import options
 from prudent.cli.commands.checks import checker
-from prudent.cli.display import as_text, echo, echo_json
+from prudent.cli.display import as_text, echo, echo_json, neutral
 from prudent.cli.errors import Fault, print_error
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def report(
         raise ArgumentError("location", "one ledger, or receipts", got=" ".join(location))
     with Ledger.open(location[0], dataset=dataset) as ledger:
         found = BudgetReport.of(ledger, digest)
-    _hand_over(found.plain(), found.markdown, found.html, out, as_json=as_json)
+    _hand_over(found.plain(), found.markdown, found.html, out, as_json)
 
 
 def _on_receipts(places: list[str], out: Path | None, *, as_json: bool) -> None:
@@ -301,9 +301,8 @@ def _on_receipts(places: list[str], out: Path | None, *, as_json: bool) -> None:
     verdicts = {place: check.verify(place) for place in places}
     plain = {place: receipts[place].plain() | each.plain() for place, each in verdicts.items()}
     found = {place: (receipts[place], each.summary) for place, each in verdicts.items()}
-    markdown = functools.partial(pages.officers_page, found)
     html = functools.partial(pages.officers_page, found, as_html=True)
-    _hand_over(plain, markdown, html, out, as_json=as_json)
+    _hand_over(plain, functools.partial(pages.officers_page, found), html, out, as_json)
 
 
 def _hand_over(
@@ -311,7 +310,6 @@ def _hand_over(
     markdown: Callable[[], str],
     html: Callable[[], str],
     out: Path | None,
-    *,
     as_json: bool,
 ) -> None:
     """Write a report in the form that the ending of a file names, and print it or say where."""
@@ -323,4 +321,4 @@ def _hand_over(
     if as_json:
         echo_json(plain)
     else:
-        echo(markdown() if out is None else f"Wrote {out}.")
+        echo(markdown() if out is None else neutral(f"Wrote {out}."))

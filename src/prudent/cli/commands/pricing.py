@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     import dp_accounting as dp
 
     from prudent.accounting import MarginTest, Relation, Run
-    from prudent.accounting.attack_bounds import AttackBounds, PartPrice
+    from prudent.accounting.attack_bounds import AttackBounds
 
 _RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.25, 0.5)  # false positives, of the trade-off curve
 _EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
@@ -183,23 +182,22 @@ def epsilon(
     $ prudent epsilon --event event.json --delta 1e-6
     """
     asked = RunOptions(**described)
-    as_json = asked.as_json
     priors = _read_priors(prior or "0.5,0.1")
     if event is not None:
         kept = {name: described[name] for name in _OF_ANY_EVENT}
         if noise_multiplier is not None or test is not None or asked != RunOptions(**kept):
             allowed, why = "without options that describe a run", "an event is complete"
             raise ArgumentError("event", allowed, shown="both", why=why)
-        _show(Report.of(_read_event(event), asked, delta, priors), as_json=as_json)
+        _show_report(_read_event(event), asked, delta, priors)
         return
     if noise_multiplier is None:
         raise ArgumentError("noise_multiplier", "finite and > 0", shown="nothing")
     run = asked.run(options.parse_test(test or "none"), noise_multiplier)
     if prior is not None:
-        _show(Report.of(run.event, asked, delta, priors), as_json=as_json)
+        _show_report(run.event, asked, delta, priors)
         return
     price = _price(run, delta, asked)
-    if as_json:
+    if asked.as_json:
         echo_json(price)
     else:
         _print_price(run, price)
@@ -308,11 +306,12 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
     typer.echo(describe(run.event))
 
 
-def _show(report: "Report", *, as_json: bool) -> None:
-    if as_json:
-        echo_json(report.plain)
+def _show_report(event: "dp.DpEvent", asked: RunOptions, delta: float, priors: list[float]) -> None:
+    report = _report(event, asked, delta, priors)
+    if asked.as_json:
+        echo_json(report)
     else:
-        typer.echo("\n".join(report.lines()))
+        typer.echo("\n".join(_report_lines(report, asked.related)))
 
 
 def _bracket(price: dict[str, Any]) -> str:
@@ -387,124 +386,83 @@ def _read_priors(text: str) -> list[float]:
     return [between(0, 1, ends="()", prior=prior) for prior in priors]
 
 
-@attrs.frozen
-class Report:
-    """Everything about an event at one δ."""
+def _report(
+    event: "dp.DpEvent", asked: RunOptions, delta: float, priors: list[float]
+) -> dict[str, Any]:
+    """Everything about an event at one δ, as `--json` prints it."""
+    from prudent.accounting import PldAccountant, describe
+    from prudent.accounting.attack_bounds import AttackBounds, price_list
+    from prudent.accounting.serialisation import to_plain
 
-    event: "dp.DpEvent"  # the event
-    relation: "Relation"  # the neighbouring relation of the price
-    price: dict[str, Any]  # the result of `_price_of`
-    prices: "list[PartPrice]"  # what each part costs, for one record
-    attacks: "AttackBounds | None"  # bounds on attacks; None for a relation of several records
-    priors: list[float]  # prior probabilities of membership
-
-    @classmethod
-    def of(
-        cls, event: "dp.DpEvent", asked: RunOptions, delta: float, priors: Sequence[float]
-    ) -> "Report":
-        """Compute the report."""
-        from prudent.accounting.attack_bounds import AttackBounds, price_list
-
-        relation = asked.related
-        attacks = AttackBounds.of(event) if relation.distance == 1 else None
-        found = _price_of(event, relation, delta, renyi_alone=asked.accountant == "rdp")
-        return cls(event, relation, found, price_list(event, delta), attacks, list(priors))
-
-    @property
-    def delta(self) -> float:
-        """δ."""
-        return float(self.price["delta"])
-
-    @property
-    def epsilon(self) -> float:
-        """An upper bound on ε."""
-        return float(self.price["epsilon"])
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        from prudent.accounting.serialisation import describe, to_plain
-
-        found: dict[str, Any] = self.price | {
-            "description": describe(self.event),
-            "prices": [
-                {"event": to_plain(p.event), "count": p.count, "alone": p.alone, "adds": p.adds}
-                for p in self.prices
-            ],
-        }
-        if self.attacks is not None:
-            found |= {
-                "profile": self._profile(),
-                "trade_off": self._trade_off(self.attacks),
-                "attacks": [self._attack(self.attacks, prior) for prior in self.priors],
-            }
+    found = _price_of(event, asked.related, delta, renyi_alone=asked.accountant == "rdp")
+    found["description"] = describe(event)
+    found["prices"] = [
+        {"event": to_plain(p.event), "count": p.count, "alone": p.alone, "adds": p.adds}
+        for p in price_list(event, delta)
+    ]
+    if asked.related.distance > 1:  # curves and attacks are of one record
         return found
+    attacks = AttackBounds.of(event)
+    epsilons = sorted({*_EPSILONS, found["epsilon"]} - {math.inf})
+    near = [attacks.delta(epsilon) for epsilon in epsilons]  # None beyond its grid
+    beyond = epsilons[len(epsilons) - near.count(None) :]
+    deltas = [each for each in near if each is not None]
+    deltas += list(PldAccountant().compose(event).get_delta(beyond)) if beyond else []
+    known = [delta if epsilon >= found["epsilon"] else 1.0 for epsilon in epsilons]
+    found["profile"] = {"epsilon": epsilons, "delta": [float(d) for d in map(min, deltas, known)]}
+    misses = [float(attacks.misses(rate)) for rate in _RATES]
+    found["trade_off"] = {"false_positives": list(_RATES), "misses_at_least": misses}
+    found["attacks"] = [_attack(attacks, prior) for prior in priors]
+    return found
 
-    def _profile(self) -> dict[str, list[float]]:
-        from prudent.accounting import PldAccountant
 
-        assert self.attacks is not None
-        epsilons = sorted({*_EPSILONS, self.epsilon} - {math.inf})
-        near = [self.attacks.delta(epsilon) for epsilon in epsilons]  # None beyond its grid
-        beyond = epsilons[len(epsilons) - near.count(None) :]
-        deltas = [delta for delta in near if delta is not None]
-        deltas += list(PldAccountant().compose(self.event).get_delta(beyond)) if beyond else []
-        known = [self.delta if epsilon >= self.epsilon else 1.0 for epsilon in epsilons]
-        return {"epsilon": epsilons, "delta": [float(d) for d in map(min, deltas, known)]}
+def _attack(attacks: "AttackBounds", prior: float) -> dict[str, float]:
+    success, guess = float(attacks.success(prior)), max(prior, 1 - prior)
+    return {
+        "prior": prior,
+        "success": success,
+        "guessing": guess,
+        "advantage": success - guess,
+        "precision_at_1_percent": attacks.precision(prior, _CLAIMED),
+    }
 
-    def _trade_off(self, attacks: "AttackBounds") -> dict[str, list[float]]:
-        return {
-            "false_positives": list(_RATES),
-            "misses_at_least": [float(attacks.misses(rate)) for rate in _RATES],
-        }
 
-    def _attack(self, attacks: "AttackBounds", prior: float) -> dict[str, float]:
-        success, guess = float(attacks.success(prior)), max(prior, 1 - prior)
-        return {
-            "prior": prior,
-            "success": success,
-            "guessing": guess,
-            "advantage": success - guess,
-            "precision_at_1_percent": attacks.precision(prior, _CLAIMED),
-        }
+def _report_lines(report: dict[str, Any], relation: "Relation") -> list[str]:
+    """A report as text."""
+    from prudent.accounting.serialisation import describe, from_plain
 
-    def lines(self) -> list[str]:
-        """The report as text."""
-        from prudent.accounting.serialisation import describe
+    delta, least = exact(report["delta"]), _bracket(report)
+    lines = [f"ε ≤ {rounded_up(report['epsilon'])} at δ = {delta} for {relation}{least}"]
+    lines += [report["infinite"]] if report["infinite"] else []
+    lines += ["", "What was released"]
+    lines += [f"  {line}" for line in report["description"].split("\n")]
+    if "attacks" in report:
+        lines += _attack_lines(report)
+    else:
+        lines += ["", "Curves and attacks are given for one record only."]
+    lines += ["", f"Price list at δ = {delta}, for one record: ε alone, and added to the rest"]
+    for price in report["prices"]:
+        what = describe(from_plain(price["event"])).replace("\n", "; ")
+        times = f"{price['count']:,} × " if price["count"] > 1 else ""
+        adds = "–" if math.isnan(price["adds"]) else rounded_up(price["adds"], 4)
+        lines.append(f"  {rounded_up(price['alone'], 4):>9}  {adds:>9}  {times}{what}")
+    return [neutral(line) for line in lines]
 
-        delta, least = exact(self.delta), _bracket(self.price)
-        lines = [f"ε ≤ {rounded_up(self.epsilon)} at δ = {delta} for {self.relation}{least}"]
-        lines += [self.price["infinite"]] if self.price["infinite"] else []
-        lines += ["", "What was released"]
-        lines += [f"  {line}" for line in describe(self.event).split("\n")]
-        if self.attacks is not None:
-            lines += self._attack_lines(self.attacks)
-        else:
-            lines += ["", "Curves and attacks are given for one record only."]
-        lines += ["", f"Price list at δ = {delta}, for one record: ε alone, and added to the rest"]
-        for price in self.prices:
-            what = describe(price.event).replace("\n", "; ")
-            times = f"{price.count:,} × " if price.count > 1 else ""
-            adds = "–" if math.isnan(price.adds) else rounded_up(price.adds, 4)
-            lines.append(f"  {rounded_up(price.alone, 4):>9}  {adds:>9}  {times}{what}")
-        return [neutral(line) for line in lines]
 
-    def _attack_lines(self, attacks: "AttackBounds") -> list[str]:
-        profile = self._profile()
-        lines = ["", "Profile: δ at ε"]
-        for epsilon, delta in zip(profile["epsilon"], profile["delta"], strict=True):
-            lines.append(f"  {rounded_up(epsilon):<9} {rounded_up(delta, 3)}")
-        lines += ["", f"Attacks on one record's membership, {_WHO}:"]
-        lines += ["  false positives   true positives at most"]
-        for rate, miss in zip(*self._trade_off(attacks).values(), strict=True):
-            lines.append(f"  {rate:<16g}  {rounded_up(1 - miss, 3)}")
-        for prior in self.priors:
-            attack = self._attack(attacks, prior)
-            names = ("success", "precision_at_1_percent")
-            right, claim = (rounded_up(attack[name], 3) for name in names)
-            lines.append(
-                f"  prior {exact(prior)}: right with probability at most {right} (guessing: "
-                f"{exact(attack['guessing'])}); a claim of membership with 1 % false positives is "
-                f"right with probability at most {claim}"
-            )
-        return lines
+def _attack_lines(report: dict[str, Any]) -> list[str]:
+    lines = ["", "Profile: δ at ε"]
+    for epsilon, delta in zip(*report["profile"].values(), strict=True):
+        lines.append(f"  {rounded_up(epsilon):<9} {rounded_up(delta, 3)}")
+    lines += ["", f"Attacks on one record's membership, {_WHO}:"]
+    lines += ["  false positives   true positives at most"]
+    for rate, miss in zip(*report["trade_off"].values(), strict=True):
+        lines.append(f"  {rate:<16g}  {rounded_up(1 - miss, 3)}")
+    for attack in report["attacks"]:
+        names = ("success", "precision_at_1_percent")
+        right, claim = (rounded_up(attack[name], 3) for name in names)
+        lines.append(
+            f"  prior {exact(attack['prior'])}: right with probability at most {right} (guessing: "
+            f"{exact(attack['guessing'])}); a claim of membership with 1 % false positives is "
+            f"right with probability at most {claim}"
+        )
+    return lines

@@ -307,12 +307,7 @@ def histogram(
 
     $ prudent release histogram trips.parquet --column fare --epsilon 0.5
     """
-    answer(
-        request,
-        "histogram",
-        edges=listed(edges),
-        bins=bins,
-    )
+    answer(request, "histogram", edges=listed(edges), bins=bins)
 
 
 @_command

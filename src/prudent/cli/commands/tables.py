@@ -354,6 +354,6 @@ def sample(
     if as_json:
         echo_json({"file": str(path), "about": known.about, "source": known.source})
         return
-    echo(f"Wrote {path}.")
+    echo(neutral(f"Wrote {path}."))
     remark(known.about)
     remark(f"Source: {known.source}")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from prudent_lab.paper.results import COLUMNS, Results, read
-from tests.cli.conftest import Answer, prudent
 
 Row = dict[str, Any]
 
@@ -66,9 +65,3 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def results(write: Callable[..., Path]) -> Callable[[list[Row]], Results]:
     return lambda rows: read(write(rows))
-
-
-@pytest.fixture(scope="session")
-def run() -> Callable[..., Answer]:
-    """The command line, in this process."""
-    return prudent

@@ -36,19 +36,19 @@ def test_nothing_run_is_nothing_won_and_nothing_lost(results):
     assert len(found["PTR > Gaussian, PLD"].differences) == len(unique()) == 78
 
 
-@pytest.mark.parametrize(("shift", "won"), [(0.5, 78), (0.0, 78), (-0.001, 0)])
-def test_equal_to_the_paper_is_enough(results, shift, won):
-    found = summarise(results(everywhere(shift, ptr=0.0)))
+@pytest.mark.parametrize(
+    ("comparison", "shift", "gain", "won"),
+    [
+        *(("PTR ≥ paper", shift, 0.0, won) for shift, won in ((0.5, 78), (0.0, 78), (-0.001, 0))),
+        *(("PTR > Gaussian", 0.0, gain, won) for gain, won in ((0.5, 78), (0.0, 0), (-0.5, 0))),
+    ],
+)
+def test_equal_to_the_paper_is_enough_and_a_gain_is_above_nothing(
+    results, comparison, shift, gain, won
+):
+    found = summarise(results(everywhere(shift, ptr=0.0, trimmed=-gain)))
     for name in ("RDP", "PLD"):
-        count = found[f"PTR ≥ paper, {name}"]
-        assert (len(count.lost), count.made) == (78 - won, 78)
-
-
-@pytest.mark.parametrize(("gain", "won"), [(0.5, 78), (0.0, 0), (-0.5, 0)])
-def test_a_gain_must_be_above_nothing(results, gain, won):
-    found = summarise(results(everywhere(0.0, ptr=0.0, trimmed=-gain)))
-    for name in ("RDP", "PLD"):
-        count = found[f"PTR > Gaussian, {name}"]
+        count = found[f"{comparison}, {name}"]
         assert (len(count.lost), count.made) == (78 - won, 78)
 
 

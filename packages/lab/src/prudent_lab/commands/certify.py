@@ -353,11 +353,11 @@ def certify_runs(folders: list[Path], wanted: RunOptions, *, as_json: bool) -> N
     told = "one run" if runs is None else f"{runs} runs"
     echo(f"{neutral(wanted.metric)} {first.accuracy:.6g}, {told}")
     if epsilon is not None:
-        echo(f"({rounded_up(epsilon)}, {delta:g})-DP for {paid.relation}")
+        echo(f"({rounded_up(epsilon)}, {exact(delta)})-DP for {paid.relation}")
     for one in proved:
         echo(one.sentence)
     if most is not None:
-        echo(f"More than {above:g} is left by up to {most:,} bad records.")
+        echo(f"More than {exact(above)} is left by up to {most:,} bad records.")
     for condition in conditions:
         remark(condition)
 

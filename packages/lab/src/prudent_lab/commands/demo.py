@@ -92,7 +92,7 @@ def demo(
     if as_json:
         echo_json({"table": answer.plain()} | done.plain())
         return
-    title = f"MNIST, {corrupt}, {steps} steps: accuracy at ({epsilon:g}, {delta:g})-DP"
+    title = f"MNIST, {corrupt}, {steps} steps: accuracy at ({exact(epsilon)}, {exact(delta)})-DP"
     show_runs(done.rows, title, console)
     if not output_mode().quiet:
         console.print(_MORE)
