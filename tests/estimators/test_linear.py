@@ -4,6 +4,7 @@ import math
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dp_accounting as dp
 import numpy as np
@@ -13,6 +14,7 @@ from benchmarks.interval_coverage import most_wrong
 from benchmarks.regression_coverage import LINEAR, cell
 from sklearn.exceptions import NotFittedError
 
+from prudent import ArgumentError
 from prudent.estimators import (
     KMeans,
     LinearRegression,
@@ -75,6 +77,23 @@ def test_a_penalty_shrinks_slopes_as_ridge_regression_does() -> None:
     exact = linear_model.Ridge(alpha=4000.0).fit(features, targets)
     assert fitted.coef_ == pytest.approx(exact.coef_, abs=0.06)
     assert abs(fitted.coef_[0]) < 0.7
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Ridge(alpha=-1.0),
+        Ridge(alpha="strong"),
+        QuantileRegressor(quantile=1.0),
+        LinearRegression(certify=0.0),
+        KMeans(n_clusters=0),
+    ],
+)
+def test_an_argument_of_a_model_is_checked_before_the_charge(model: Any) -> None:
+    model.ledger = Mock()
+    with pytest.raises(ArgumentError):
+        model.fit(*table(100))
+    model.ledger.charge.assert_not_called()
 
 
 @pytest.mark.parametrize("target", ["y", "y ~ a + b"])

@@ -388,9 +388,13 @@ class Ridge(LinearRegression):
     alpha: float = 1.0
 
     @override
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
+        _validate.non_negative(alpha=self.alpha)
+        return super()._parts(features)
+
+    @override
     def _penalty(self, features: StandardFeatures) -> FloatArray:
-        alpha = _validate.non_negative(alpha=self.alpha)
-        return np.concatenate([[0.0], alpha / features.scales**2])
+        return np.concatenate([[0.0], self.alpha / features.scales**2])
 
 
 @dataclass(eq=False, repr=False)
