@@ -123,7 +123,8 @@ class _Boosted(PrivateEstimator, abc.ABC):
 
     def _grown(self, engine: SumEngine, columns: int) -> Forest:
         """Public trees, after the cuts of the columns were released."""
-        cuts = [engine.cuts("columns", place, _LEVELS) for place in range(columns)]
+        numbers = map(engine.rows.column, range(columns))
+        cuts = [engine.cuts("columns", column, _LEVELS) for column in numbers]
         return Forest(cuts, draw_trees(columns, self._check(), engine.generator()))
 
     def _leaves(
