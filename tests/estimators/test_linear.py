@@ -14,8 +14,8 @@ from benchmarks.interval_coverage import most_wrong
 from benchmarks.regression_coverage import LINEAR, cell
 from sklearn.exceptions import NotFittedError
 
-from prudent import ArgumentError
 from prudent.estimators import (
+    GaussianNB,
     KMeans,
     LinearRegression,
     QuantileRegressor,
@@ -80,19 +80,25 @@ def test_a_penalty_shrinks_slopes_as_ridge_regression_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("model", "given"),
     [
-        Ridge(alpha=-1.0),
-        Ridge(alpha="strong"),
-        QuantileRegressor(quantile=1.0),
-        LinearRegression(certify=0.0),
-        KMeans(n_clusters=0),
+        (Ridge(alpha=-1.0), {}),
+        (Ridge(alpha="strong"), {}),
+        (QuantileRegressor(quantile=1.0), {}),
+        (LinearRegression(certify=-1.0), {}),
+        (KMeans(n_clusters=0), {}),
+        (GaussianNB(classes=[0, (1, 2)]), {}),
+        (GaussianNB(classes=[(0, 1), (1, 2)]), {}),
+        (LinearRegression(), {"features": ["a", "a"]}),
+        (LinearRegression(), {"features": []}),
+        (LinearRegression(), {"features": 1}),
     ],
 )
-def test_an_argument_of_a_model_is_checked_before_the_charge(model: Any) -> None:
+def test_arguments_are_checked_before_the_charge(model: Any, given: dict[str, Any]) -> None:
     model.ledger = Mock()
-    with pytest.raises(ArgumentError):
-        model.fit(*table(100))
+    frame = pd.DataFrame(table(100)[0], columns=["a", "b", "y"])
+    with pytest.raises(ValueError, match=r"Expected|Found"):
+        model.fit(frame, "y", **given)
     model.ledger.charge.assert_not_called()
 
 

@@ -269,16 +269,18 @@ class ModelData:
         named = self.unit if isinstance(self.unit, str) else None
         features = [name for name in opened.names if name not in (target, named)]
         if self.features is not None:
-            for name in self.features:
+            wanted = _validate.values(features=self.features)
+            for name in wanted:
                 _validate.one_of(features, features=name)
-            features = list(self.features)
+            if len(set(features := wanted)) < len(features):
+                raise ArgumentError("features", "each named once", shown="one of them twice")
         terms = {name: opened.number(name) for name in features}
         if target is not None:
             if self.classes == []:
                 self._groups()  # refuses a type that has no labels
             labels = self.classes is not None
             terms[target] = opened.place(target, self.classes) if labels else opened.number(target)
-        if not terms:
+        if not features:
             raise _no_features()
         return terms, features, opened
 
