@@ -199,7 +199,6 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     )
 
 
-
 class Counted(Ranked, Protocol):
     """What cuts ask of a column."""
 
@@ -400,8 +399,7 @@ class SumEngine:
         multiplier = self._spend(name, choice=False)
         total: list[int] = []
         for batch in self._batches(LONGEST):
-            part = on_grid(vectors(batch), radius).sum(axis=0)
-            total = _added(total, part)
+            total = _added(total, on_grid(vectors(batch), radius).sum(axis=0))
         return np.asarray(self._noisy(total, multiplier, LONGEST) * (radius / LONGEST))
 
     def second_moment(self, name: str, vectors: Map, radius: float) -> FloatArray:

@@ -77,10 +77,8 @@ class Fitting:
 
     def residuals(self, rows: FloatArray, found: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Features in steps, and standardised residuals."""
-        features = self.whitening.features
-        steps = features.steps(rows)
-        errors = self.targets(rows) - along(steps, found * STEP)
-        return steps, errors
+        steps = self.whitening.features.steps(rows)
+        return steps, self.targets(rows) - along(steps, found * STEP)
 
 
 @attrs.frozen(eq=False)

@@ -108,7 +108,10 @@ class TableEngine(SumEngine):
         low = end_of_half_octave(first if first <= 0 else first - 1) - (first == 0)
         high = end_of_half_octave(last if last >= 0 else last + 1) + (last == 0)
         for p in (Fraction(1, 1000), Fraction(999, 1000)):
-            epsilon, inside = self._spend(cuts, choice=True), CountedColumn(values, counts, low, high)
+            epsilon, inside = (
+                self._spend(cuts, choice=True),
+                CountedColumn(values, counts, low, high),
+            )
             value = self._between(inside, p, epsilon, (low, high))
             low, high = (value, high) if p < 1 / 2 else (low, value)
             if not low < high:
