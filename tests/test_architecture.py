@@ -335,18 +335,18 @@ def test_no_module_is_imported_in_a_circle() -> None:
 MOST_LINES = {
     "prudent": 1_475,  # the modules beside the rooms
     "accounting": 6_000,
-    "audit": 1_735,
+    "audit": 1_725,
     "budget": 2_839,
     "certify": 1_540,
     "cli": 3_448,
-    "estimators": 4_075,
+    "estimators": 4_065,
     "receipts": 905,
     "records": 1_220,
     "release": 16_455,
     "samples": 80,
-    "synth": 1_355,
+    "synth": 1_340,
     "training": 17_040,
-    "tune": 1_425,
+    "tune": 1_420,
     "prudent_lab": 8_970,
     "prudent_verify": 2_915,
 }
