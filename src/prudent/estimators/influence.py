@@ -232,10 +232,10 @@ def refine(
         return whole, whitened * (errors * (1 / weights - weights))[:, None], lengths(whole)
 
     base = limit / _BELOW * math.sqrt(width / max(count, 1.0))
-    tail = InfluenceTail.release(engine, lambda rows, at=found: influences(rows, at)[2], base)
+    tail = InfluenceTail.release(engine, lambda rows: influences(rows, found)[2], base)
     clip = tail.clip(engine.deviation("final") * math.sqrt(width))
     for _ in range(STEPS):
-        move = engine.total("final", lambda rows, at=found: influences(rows, at)[0], clip)
+        move = engine.total("final", lambda rows: influences(rows, found)[0], clip)  # noqa: B023
         found = found + root @ (move - root.T @ (whitening.penalty * found))
     final = found
     index, error = tail.index(count)

@@ -93,7 +93,8 @@ class Trial:
 
     def int(self, name: str, low: builtins.int, high: builtins.int) -> builtins.int:
         """Draw a whole number from low, …, high, each with the same probability."""
-        for end, value in (("low", low), ("high", high)):
+        ends: dict[str, Any] = {"low": low, "high": high}
+        for end, value in ends.items():
             if isinstance(value, bool) or not isinstance(value, numbers.Integral):
                 raise ArgumentError(end, "a whole number", got=value)
         low, high = int(low), int(high)
