@@ -293,3 +293,15 @@ def test_without_a_level_every_model_predicts_what_is_frequent(frame: Any) -> No
     for kind in (GradientBoostingClassifier, GaussianNB, LogisticRegression):
         fitted = kind(epsilon=5.0, noise=ReproducibleNoise(1)).fit(given, "sex ~ C(number)")
         assert set(fitted.predict(given[:3])) <= set(frame.sex)
+
+
+def test_trees_ask_categories_as_well(frame: Any) -> None:
+    """Features that are 0 or 1 need no private cuts, and none is paid for."""
+    given, asked = frame.assign(man=frame.sex == "m"), frame[:50]
+    model = GradientBoostingClassifier(epsilon=50.0, noise=ReproducibleNoise(1))
+    for formula in ("man ~ C(sex)", "man ~ age + C(sex, f, m, x)"):
+        assert (model.fit(given, formula).predict(asked) == (asked.sex == "m")).all()
+    numbers = GradientBoostingRegressor(epsilon=50.0, noise=ReproducibleNoise(1))
+    fitted = numbers.fit(frame, "pay ~ missing(hours) + C(sex)")
+    gaps = fitted.predict(asked.assign(hours=np.nan)) - fitted.predict(asked.assign(hours=40.0))
+    assert (gaps > 3).all()  # who has no number of hours is paid as for 50

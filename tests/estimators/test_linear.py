@@ -4,6 +4,7 @@ import math
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dp_accounting as dp
 import numpy as np
@@ -14,6 +15,7 @@ from benchmarks.regression_coverage import LINEAR, cell
 from sklearn.exceptions import NotFittedError
 
 from prudent.estimators import (
+    GaussianNB,
     KMeans,
     LinearRegression,
     QuantileRegressor,
@@ -75,6 +77,29 @@ def test_a_penalty_shrinks_slopes_as_ridge_regression_does() -> None:
     exact = linear_model.Ridge(alpha=4000.0).fit(features, targets)
     assert fitted.coef_ == pytest.approx(exact.coef_, abs=0.06)
     assert abs(fitted.coef_[0]) < 0.7
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (Ridge(alpha=-1.0), {}),
+        (Ridge(alpha="strong"), {}),
+        (QuantileRegressor(quantile=1.0), {}),
+        (LinearRegression(certify=-1.0), {}),
+        (KMeans(n_clusters=0), {}),
+        (GaussianNB(classes=[0, (1, 2)]), {}),
+        (GaussianNB(classes=[(0, 1), (1, 2)]), {}),
+        (LinearRegression(), {"features": ["a", "a"]}),
+        (LinearRegression(), {"features": []}),
+        (LinearRegression(), {"features": 1}),
+    ],
+)
+def test_arguments_are_checked_before_the_charge(model: Any, given: dict[str, Any]) -> None:
+    model.ledger = Mock()
+    frame = pd.DataFrame(table(100)[0], columns=["a", "b", "y"])
+    with pytest.raises(ValueError, match=r"Expected|Found"):
+        model.fit(frame, "y", **given)
+    model.ledger.charge.assert_not_called()
 
 
 @pytest.mark.parametrize("target", ["y", "y ~ a + b"])

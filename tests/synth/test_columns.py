@@ -15,11 +15,13 @@ import pytest
 pytest.importorskip("ibis")
 pytest.importorskip("sklearn")
 
+import ibis.expr.datatypes as dt
 import pyarrow as pa
 
 from prudent.release import ReproducibleNoise
+from prudent.release.columns.dialects import scale_of
 from prudent.synth import synthesize
-from prudent.synth.columns import FARTHEST, FORMS, Domain, Source
+from prudent.synth.columns import FARTHEST, FORMS, Domain, Field, Source
 from tests.servers import postgres_url, spark_session  # noqa: F401
 from tests.synth.test_differential import ODD_TYPED, TYPED, typed_rows
 
@@ -222,6 +224,16 @@ def test_an_unknown_form_is_found_text_by_text(tmp_path: Path) -> None:
     assert known["whole"] == 2  # 1, and what is moved to the largest number
     assert known["decimal(1)"] == known["date"] == known["timestamp"] == 1
     assert sum(known.values()) <= len(texts)
+
+
+def test_numbers_without_declared_digits_are_made_as_doubles() -> None:
+    """Such as those of NUMERIC in PostgreSQL."""
+    dtype = dt.Decimal(None, None)
+    domain = Domain(Field("x", dtype, scale_of(dtype, "postgres", "x")), (1.5,), np.array([2.0, 3]))
+    made = domain.decode(np.array([0, 1, 2]), np.random.default_rng(1))
+    assert made.type == pa.float64()
+    assert made[:2].to_pylist() == [None, 1.5]
+    assert 2 <= made[2].as_py() < 3
 
 
 @pytest.mark.usefixtures("quick_prices")

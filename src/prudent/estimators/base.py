@@ -133,16 +133,11 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def _learn(self, engine: SumEngine) -> None:
         """Ask the engine and set the fitted attributes."""
 
-    def _refusal(self, engine: SumEngine) -> TooFewRecordsError | None:
-        """The refusal that a noisy count leads to, if quantiles would be guesses.
+    def _needed(self, prices: Prices, features: int) -> float:
+        """The number of records below which quantiles, and with them the answer, are guesses.
 
         Where all columns have bounds there are none; then the count need only exceed its noise.
         """
-        needed = self._needed(engine.prices, len(engine.rows.names) - 1)
-        return TooFewRecordsError(self.n_records_, needed) if self.n_records_ < needed else None
-
-    def _needed(self, prices: Prices, features: int) -> float:
-        """The number of records below which the answer is no better than a guess."""
         part = self._quantiles
         asked = part in prices.parts
         return _ENOUGH / prices.choice_epsilon(part) if asked else prices.multiplier("count")
@@ -170,9 +165,11 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def _counted(self, engine: SumEngine) -> TooFewRecordsError | None:
         """Release the number of records, and learn if they are enough."""
         self.n_records_ = engine.count()
-        if (refused := self._refusal(engine)) is None:
-            self._learn(engine)
-        return refused
+        needed = self._needed(engine.prices, len(engine.rows.names) - 1)
+        if self.n_records_ < needed:
+            return TooFewRecordsError(self.n_records_, needed)
+        self._learn(engine)
+        return None
 
     def _classes(self) -> Any:
         """The public list of labels; an empty one if they are private, None if there are none."""
@@ -389,14 +386,12 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self._names = names
         # Of a whole table some columns are features; a query may hold the others as well.
         self._whole = asked.features is not None or isinstance(asked.target, str)
-        if asked.named and not is_frame(asked.data):
-            self._whole = True
+        self._whole |= asked.named and not is_frame(asked.data)
         if self._whole:
-            self.n_features_in_ = len(names)
             self.feature_names_in_ = np.array(names, dtype=object)
         else:
             validate_data(self, asked.data, skip_check_array=True)
-            self.n_features_in_ = len(names)  # of a list as well
+        self.n_features_in_ = len(names)
 
     def _queries(self, X: Any) -> FloatArray:
         """The features that a fitted model is asked about, as doubles, NaN where there is none."""

@@ -128,16 +128,10 @@ def certify(
     gradient = engine.cross("gradient", pairs, (reach, pull.bound))[:, 0] - penalty
     moment = engine.second_moment("curvature", inner, reach)
     most = count + _BEYOND * engine.deviation("count")
-    size = float(np.linalg.norm(gradient))
-    size += (
-        reach
-        * pull.bound
-        * (engine.deviation("gradient") * (math.sqrt(width) + _BEYOND) + most * hidden)
-    )
-    least = float(np.linalg.eigvalsh(moment)[0])
-    least -= reach**2 * (
-        engine.deviation("curvature") * (math.sqrt(2 * width) + _BEYOND) + most * hidden
-    )
+    noise = engine.deviation("gradient") * (math.sqrt(width) + _BEYOND)
+    size = float(np.linalg.norm(gradient)) + reach * pull.bound * (noise + most * hidden)
+    noise = engine.deviation("curvature") * (math.sqrt(2 * width) + _BEYOND)
+    least = float(np.linalg.eigvalsh(moment)[0]) - reach**2 * (noise + most * hidden)
     basis = SlopeBasis(
         gradient=gradient,
         curvature=moment,

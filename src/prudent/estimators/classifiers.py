@@ -106,8 +106,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator, abc.ABC):
         found = _validate.values(classes=self.classes)
         found = [each.item() if isinstance(each, np.generic) else each for each in found]
         try:
-            several = len(set(found)) == len(found) > 1
-        except TypeError:
+            several = len(set(found)) == len(found) > 1 and np.ndim(found) == 1
+        except (TypeError, ValueError):
             several = False
         if not several:
             raise ArgumentError("classes", "two or more distinct labels", got=self.classes)

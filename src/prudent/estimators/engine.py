@@ -35,7 +35,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import Protocol
 
 import attrs
 import dp_accounting as dp
@@ -47,10 +47,9 @@ from prudent.accounting.calibration import Search, solve
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.accounting.losses.moments import gaussian_delta
 from prudent.estimators.rows import Rows
-from prudent.release.columns.column import Column
 from prudent.release.exponential.measure import CoarseMeasure, Decay, choose, rate
-from prudent.release.exponential.quantile import ExponentialQuantile
-from prudent.release.lattice import FloatArray
+from prudent.release.exponential.quantile import ExponentialQuantile, Ranked
+from prudent.release.lattice import FloatArray, IntArray
 from prudent.release.noise import SLACK, Distribution, Noise
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-2, 50.0
@@ -200,6 +199,14 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     )
 
 
+class Counted(Ranked, Protocol):
+    """What cuts ask of a column."""
+
+    def counts_below(self, edges: FloatArray) -> IntArray:
+        """See `Column`."""
+        ...
+
+
 Map = Callable[[FloatArray], FloatArray]
 """A function of each row of a batch alone; see the module for which operations are."""
 
@@ -324,35 +331,43 @@ class SumEngine:
         return mechanism.release(self.rows.column(place), self._noise).value
 
     def cuts(
-        self, name: str, place: int, levels: int, ends: tuple[float, float] = (-_END, _END)
+        self,
+        name: str,
+        column: Counted,
+        levels: int,
+        ends: tuple[float, float] = (-_END, _END),
+        outer: int = 0,
     ) -> FloatArray:
         """Release values that cut a column into 2**levels parts of about equal size, ascending.
 
-        They lie between public or released ends.
-
-        Each level halves all parts of the one before. Parts are disjoint, and one record is in one
-        of them, so a level costs as much as a single choice: `levels` choices in all.
+        They lie between public or released ends, which have all of the column between them. Each
+        level halves all parts of the one before; `outer` more halve the outermost two parts alone.
+        Parts are disjoint, and one record is in one of them, so a level costs as much as a single
+        choice: levels + outer choices in all.
         """
-        column = self.rows.column(place)
         found: list[float] = []
-        for _ in range(levels):
+        for level in range(levels + outer):
             epsilon = self._spend(name, choice=True)
-            before = [0, *column.counts_below(np.array(found)).tolist(), column.count()]
-            parts = zip(pairwise([ends[0], *found, ends[1]]), pairwise(before), strict=True)
-            found = sorted([*found, *(self._middle(column, *each, epsilon) for each in parts)])
+            ranks = [0, *column.counts_below(np.array(found)).tolist(), column.count()]
+            parts = [*zip(pairwise([ends[0], *found, ends[1]]), pairwise(ranks), strict=True)]
+            if level >= levels and len(parts) > 1:
+                parts = [parts[0], parts[-1]]
+            middles = [
+                self._between(_ColumnPart(column, *between), Fraction(1, 2), epsilon, within)
+                for within, between in parts
+            ]
+            found = sorted([*found, *middles])
         return np.array(found)
 
-    def _middle(
-        self, column: Column, ends: tuple[float, float], ranks: tuple[int, int], epsilon: float
+    def _between(
+        self, column: Ranked, p: Fraction, epsilon: float, ends: tuple[float, float]
     ) -> float:
-        """A median of the records between two ends, which have these ranks."""
-        if not ends[0] < ends[1]:
-            return ends[0]
-        mechanism = ExponentialQuantile(
-            Fraction(1, 2), epsilon, CoarseMeasure(ends), interval_share=0.0
-        )
-        part: Any = _ColumnPart(column, *ranks)
-        return min(max(mechanism.release(part, self._noise).value, ends[0]), ends[1])
+        """A quantile of a column between two ends."""
+        low, high = ends
+        if not low < high:
+            return low
+        mechanism = ExponentialQuantile(p, epsilon, CoarseMeasure(ends), interval_share=0.0)
+        return min(max(mechanism.release(column, self._noise).value, low), high)
 
     def generator(self) -> np.random.Generator:
         """Random numbers that are drawn independently of the data, and need not be secret."""
@@ -384,8 +399,7 @@ class SumEngine:
         multiplier = self._spend(name, choice=False)
         total: list[int] = []
         for batch in self._batches(LONGEST):
-            part = on_grid(vectors(batch), radius).sum(axis=0)
-            total = _added(total, part)
+            total = _added(total, on_grid(vectors(batch), radius).sum(axis=0))
         return np.asarray(self._noisy(total, multiplier, LONGEST) * (radius / LONGEST))
 
     def second_moment(self, name: str, vectors: Map, radius: float) -> FloatArray:
@@ -448,7 +462,7 @@ class SumEngine:
 class _ColumnPart:
     """The records of a column after some rank, up to another; what a quantile asks of a column."""
 
-    column: Column
+    column: Ranked
     before: int
     upto: int
 

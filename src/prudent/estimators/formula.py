@@ -74,11 +74,6 @@ class Factor:
         return self.kind == "category" and self.levels is None
 
     @property
-    def public(self) -> bool:
-        """Whether its features are 0 or 1."""
-        return self.kind == "category"
-
-    @property
     def features(self) -> list[str]:
         """The names of the features that it becomes."""
         if self.kind == "number":
@@ -197,7 +192,7 @@ class _Reader:
             kinds = {each.kind for each in factors}
             if "missing" in kinds:
                 raise self.refuse("only numbers and categories are multiplied")
-            if any(each.private for each in factors) and not all(each.public for each in factors):
+            if any(each.private for each in factors) and kinds != {"category"}:
                 raise self.refuse(
                     "a number is multiplied by a category whose levels are not given",
                     "Name its levels, as in C(region, north, south).",
@@ -317,7 +312,7 @@ class Formula:
     def known(self) -> list[bool]:
         """Of each feature whether it is 0 or 1, which is public."""
         return [
-            all(each.public for each in term) or (term[0].kind == "missing" and at > 0)
+            all(each.kind == "category" for each in term) or (term[0].kind == "missing" and at > 0)
             for term in self.terms
             for at in range(len(_features(term)))
         ]
@@ -425,7 +420,7 @@ class FormulaRows(Rows):
         try:
             factor.terms(self._table)
         except ArgumentError:
-            if factor.text or factor.public or factor.name not in self._table.names:
+            if factor.text or factor.kind == "category" or factor.name not in self._table.names:
                 raise
             raise ArgumentError(
                 "formula",

@@ -19,7 +19,6 @@ linear model stays linear whatever the tails of its features.
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import attrs
 import numpy as np
@@ -232,15 +231,11 @@ def refine(
         whole = whitened * (weights * errors)[:, None]
         return whole, whitened * (errors * (1 / weights - weights))[:, None], lengths(whole)
 
-    def sums_of(found: FloatArray, rows: FloatArray) -> FloatArray:
-        return influences(rows, found)[0]
-
     base = limit / _BELOW * math.sqrt(width / max(count, 1.0))
-    start = found
-    tail = InfluenceTail.release(engine, lambda rows: influences(rows, start)[2], base)
+    tail = InfluenceTail.release(engine, lambda rows: influences(rows, found)[2], base)
     clip = tail.clip(engine.deviation("final") * math.sqrt(width))
     for _ in range(STEPS):
-        move = engine.total("final", partial(sums_of, found), clip)
+        move = engine.total("final", lambda rows: influences(rows, found)[0], clip)  # noqa: B023
         found = found + root @ (move - root.T @ (whitening.penalty * found))
     final = found
     index, error = tail.index(count)

@@ -77,10 +77,8 @@ class Fitting:
 
     def residuals(self, rows: FloatArray, found: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Features in steps, and standardised residuals."""
-        features = self.whitening.features
-        steps = features.steps(rows)
-        errors = self.targets(rows) - along(steps, found * STEP)
-        return steps, errors
+        steps = self.whitening.features.steps(rows)
+        return steps, self.targets(rows) - along(steps, found * STEP)
 
 
 @attrs.frozen(eq=False)
@@ -388,9 +386,13 @@ class Ridge(LinearRegression):
     alpha: float = 1.0
 
     @override
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
+        _validate.non_negative(alpha=self.alpha)
+        return super()._parts(features)
+
+    @override
     def _penalty(self, features: StandardFeatures) -> FloatArray:
-        alpha = _validate.non_negative(alpha=self.alpha)
-        return np.concatenate([[0.0], alpha / features.scales**2])
+        return np.concatenate([[0.0], self.alpha / features.scales**2])
 
 
 @dataclass(eq=False, repr=False)

@@ -229,39 +229,26 @@ class ModelData:
             if count != records:
                 raise ArgumentError("y", "one value for each row of X", shown="another number")
             parts, whole = [read, targets], [*names, "target"]
-        found = ArrayRows.beside(whole, *parts, *self._unit_codes(records))
-        return self._of_units(found), names
-
-    def _unit_codes(self, records: int) -> list[Callable[[], FloatArray]]:
-        """What reads a number for the unit of each row of an array; nothing if rows are units."""
         if self.unit is None:
-            return []
+            return ArrayRows.beside(whole, *parts), names
         if len(_container(self.unit, "unit")) != records:
             raise ArgumentError("unit", "one value for each row of X", shown="another number")
+        return ArrayRows(whole, functools.partial(self._of_units, *parts)), names
 
-        def read() -> FloatArray:
+    def _of_units(self, *parts: Callable[[], FloatArray]) -> FloatArray:
+        """Of rows beside an array of units, what is kept of each unit."""
+        import pyarrow
+
+        def units() -> FloatArray:
             codes: dict[Hashable, float] = {None: math.nan}
             cells = map(scales.category, _cells(self.unit, "unit"))
             return np.array([codes.setdefault(each, float(len(codes))) for each in cells])[:, None]
 
-        return [read]
-
-    def _of_units(self, rows: ArrayRows) -> ArrayRows:
-        """Of rows whose last column has the unit, what is kept of each unit."""
-        if self.unit is None:
-            return rows
-
-        def read() -> FloatArray:
-            import pyarrow
-
-            matrix = rows._read()
-            named = {f"x{place}": matrix[:, place] for place in range(matrix.shape[1])}
-            opened = number_table(pyarrow.table(named))
-            *names, unit = named
-            terms = {name: opened.number(name) for name in names}
-            return matrix_of(opened.rows(terms, unit=unit, most=self.most))
-
-        return ArrayRows(rows.names, read)
+        columns = ArrayRows.beside((), *parts, units)._read().T
+        *names, unit = (f"x{place}" for place in range(len(columns)))
+        opened = number_table(pyarrow.table(dict(zip([*names, unit], columns, strict=True))))
+        terms = {name: opened.number(name) for name in names}
+        return matrix_of(opened.rows(terms, unit=unit, most=self.most))
 
     def _terms(self, target: str | None) -> tuple[dict[str, Any], list[str], Any]:
         """Columns of the table, the names of those that are features, and the table, opened."""
@@ -269,16 +256,18 @@ class ModelData:
         named = self.unit if isinstance(self.unit, str) else None
         features = [name for name in opened.names if name not in (target, named)]
         if self.features is not None:
-            for name in self.features:
+            wanted = _validate.values(features=self.features)
+            for name in wanted:
                 _validate.one_of(features, features=name)
-            features = list(self.features)
+            if len(set(features := wanted)) < len(features):
+                raise ArgumentError("features", "each named once", shown="one of them twice")
         terms = {name: opened.number(name) for name in features}
         if target is not None:
             if self.classes == []:
                 self._groups()  # refuses a type that has no labels
             labels = self.classes is not None
             terms[target] = opened.place(target, self.classes) if labels else opened.number(target)
-        if not terms:
+        if not features:
             raise _no_features()
         return terms, features, opened
 

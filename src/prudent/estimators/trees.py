@@ -123,7 +123,13 @@ class _Boosted(PrivateEstimator, abc.ABC):
 
     def _grown(self, engine: SumEngine, columns: int) -> Forest:
         """Public trees, after the cuts of the columns were released."""
-        cuts = [engine.cuts("columns", place, _LEVELS) for place in range(columns)]
+        cuts = [
+            engine.cuts("columns", engine.rows.column(place), _LEVELS)
+            if place not in engine.known
+            # A feature that is 0 or 1: all cuts are between the two.
+            else np.full(2**_LEVELS - 1, sum(engine.known[place]))
+            for place in range(columns)
+        ]
         return Forest(cuts, draw_trees(columns, self._check(), engine.generator()))
 
     def _leaves(

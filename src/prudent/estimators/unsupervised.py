@@ -204,7 +204,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BoundedEstimator):
         values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
         largest = np.abs(vectors).argmax(axis=0)
         vectors = vectors * np.sign(vectors[largest, np.arange(width)])
-        self.n_components_ = width if self.n_components is None else self.n_components
+        self.n_components_ = width if self.n_components is None else int(self.n_components)
         self.mean_ = features.locations + mean * features.scales
         self.components_ = np.ascontiguousarray(vectors.T[: self.n_components_])
         self.explained_variance_ = values[: self.n_components_]

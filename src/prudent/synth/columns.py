@@ -141,40 +141,32 @@ class Domain:
         if self.edges is not None:
             inside = np.flatnonzero(code > len(self.keys))
             bins = code[inside] - 1 - len(self.keys)
+            unit = 10.0 ** (self.digits or 0)
+            edges = self.edges if self.digits is None else np.rint(self.edges * unit)
             # A record whose value is a key is in the key's cell, and not in a bin.
             drawn, left = np.empty(len(bins)), np.arange(len(bins))
             for _ in range(_DRAWS):
-                drawn[left] = _drawn(self.edges, bins[left], self.digits, generator)
+                found = generator.uniform(edges[bins[left]], edges[bins[left] + 1])
+                drawn[left] = found if self.digits is None else np.floor(found) / unit
                 left = left[np.isin(drawn[left], self.keys)]
             numbers[inside] = drawn
-        kind, missing = field.dtype.to_pyarrow(), code == 0
+        kind, missing, values = field.dtype.to_pyarrow(), code == 0, numbers
+        if types.is_decimal(kind) and scale.kind == "number":  # its digits are not declared
+            kind = pyarrow.float64()
         if scale.truth:
-            return pyarrow.array(numbers != 0, kind, mask=missing)
-        if types.is_integer(kind):
+            values = numbers != 0
+        elif types.is_integer(kind):
             ends = np.iinfo(kind.to_pandas_dtype())
             low, high = max(float(ends.min), -FARTHEST), min(float(ends.max), FARTHEST)
-            whole = np.clip(numbers, low, high).astype(np.int64)
-            return pyarrow.array(whole, mask=missing).cast(kind)
-        if types.is_floating(kind):
-            return pyarrow.array(numbers, pyarrow.float64(), mask=missing).cast(kind, safe=False)
+            values = np.clip(numbers, low, high).astype(np.int64)
+        elif not types.is_floating(kind):
+            different, places = np.unique(numbers, return_inverse=True)
+            values = np.array([*map(scale.value, different.tolist())], object)[places]
         if types.is_decimal(kind):
             kind = pyarrow.decimal128(38, scale.digits)
         if types.is_timestamp(kind):
             kind = pyarrow.timestamp("us", kind.tz)
-        different, places = np.unique(numbers, return_inverse=True)
-        values = np.array([*map(scale.value, different.tolist()), None], object)
-        return pyarrow.array(values[np.where(missing, -1, places)].tolist(), kind)
-
-
-def _drawn(
-    edges: FloatArray, bins: IntArray, digits: int | None, generator: np.random.Generator
-) -> FloatArray:
-    """Uniform values of bins, of so many decimal places, or of any number of them."""
-    if digits is None:
-        return generator.uniform(edges[bins], edges[bins + 1])
-    whole = np.rint(edges * 10.0**digits)
-    drawn = np.floor(generator.uniform(whole[bins], whole[bins + 1]))
-    return np.asarray(drawn / 10.0**digits, np.float64)
+        return pyarrow.array(values, mask=missing).cast(kind, safe=False)
 
 
 class Source:
@@ -359,7 +351,7 @@ def _counts(parts: Mapping[Any, ir.Table], least: int = 1) -> dict[Any, Counts]:
         found = rows.group_by(rows.columns).aggregate(records=lambda t: t.count())
         found = found.filter(found.records >= least)
         groups.append(found.mutate(place=ibis.literal(place, "int64")))
-    whole = ibis.union(*groups) if len(groups) > 1 else groups[0]
+    whole = ibis.union(*groups)
     batches = list(arrow_batches(whole.order_by("place", *rows.columns)))
     *columns, records, places = (
         np.concatenate(

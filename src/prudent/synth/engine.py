@@ -17,7 +17,6 @@ removing a unit therefore changes
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,7 @@ from scipy.special import ndtri
 
 from prudent.estimators.engine import Prices, SumEngine
 from prudent.estimators.rows import ArrayRows
-from prudent.release.exponential.measure import CoarseMeasure, Decay, choose, rate
-from prudent.release.exponential.quantile import ExponentialQuantile
+from prudent.release.exponential.measure import Decay, choose, rate
 from prudent.release.lattice import (
     LAST_HALF,
     FloatArray,
@@ -110,22 +108,16 @@ class TableEngine(SumEngine):
         low = end_of_half_octave(first if first <= 0 else first - 1) - (first == 0)
         high = end_of_half_octave(last if last >= 0 else last + 1) + (last == 0)
         for p in (Fraction(1, 1000), Fraction(999, 1000)):
-            epsilon = self._spend(cuts, choice=True)
-            chosen = ExponentialQuantile(p, epsilon, CoarseMeasure((low, high)), interval_share=0.0)
-            inside: Any = CountedColumn(np.clip(values, low, high), counts)
-            value = min(max(chosen.release(inside, self._noise).value, low), high)
+            epsilon, inside = (
+                self._spend(cuts, choice=True),
+                CountedColumn(values, counts, low, high),
+            )
+            value = self._between(inside, p, epsilon, (low, high))
             low, high = (value, high) if p < 1 / 2 else (low, value)
             if not low < high:
                 return None
-        rows: Any = CountedColumn(np.clip(values, low, high), counts)
-        edges = [low, high]
-        for level in range(levels + outer):
-            epsilon = self._spend(cuts, choice=True)
-            ranks = [0, *rows.counts_below(np.array(edges[1:-1])).tolist(), rows.count()]
-            parts = list(zip(pairwise(edges), pairwise(ranks), strict=True))
-            halved = parts if level < levels or len(parts) < 2 else [parts[0], parts[-1]]
-            edges = sorted([*edges, *(self._middle(rows, *part, epsilon) for part in halved)])
-        return np.array(edges)
+        inside = CountedColumn(values, counts, low, high)
+        return np.array([low, *self.cuts(cuts, inside, levels, (low, high), outer), high])
 
 
 def _tail(noisy: IntArray, least: float) -> int:
@@ -140,11 +132,11 @@ def _tail(noisy: IntArray, least: float) -> int:
 
 
 class CountedColumn:
-    """A column of numbers by its counts: what a private quantile asks of rows and a `Column`."""
+    """A column of numbers by its counts, clipped to an interval."""
 
-    def __init__(self, values: FloatArray, counts: IntArray) -> None:
+    def __init__(self, values: FloatArray, counts: IntArray, low: float, high: float) -> None:
         """Take ascending values, and how many records have each."""
-        self._values, self._upto = values, np.cumsum(np.append(0, counts))
+        self._values, self._upto = np.clip(values, low, high), np.cumsum(np.append(0, counts))
 
     def count(self) -> int:
         """See `Column`."""

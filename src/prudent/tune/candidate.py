@@ -93,7 +93,11 @@ class Trial:
 
     def int(self, name: str, low: builtins.int, high: builtins.int) -> builtins.int:
         """Draw a whole number from low, …, high, each with the same probability."""
-        low, high = _whole("low", low), _whole("high", high)
+        ends: dict[str, Any] = {"low": low, "high": high}
+        for end, value in ends.items():
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+                raise ArgumentError(end, "a whole number", got=value)
+        low, high = int(low), int(high)
         if high < low:
             raise ArgumentError("high", f">= {low}", got=high)
         return self._keep(name, low + secrets.randbelow(high - low + 1))
@@ -112,12 +116,6 @@ class Trial:
             raise ArgumentError("name", "one that is drawn once", got=name)
         self._drawn[name] = value
         return value
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ArgumentError(name, "a whole number", got=value)
-    return int(value)
 
 
 Space: TypeAlias = Callable[[Trial], object]

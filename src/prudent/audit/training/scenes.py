@@ -292,10 +292,8 @@ class Likelihood:
         """
         failed, passed = _branches(self.rule, self.scene, int(seen.trim.flat[0]))
         only = passed if isinstance(self.rule, TrimmedSum) else failed
-        column, steps = (
-            np.array(coefficients(self.plan.num_bands, self.plan.steps)),
-            self.plan.steps,
-        )
+        steps = self.plan.steps
+        column = np.array(coefficients(self.plan.num_bands, steps))
         white = signal.lfilter(column, [1.0], (seen.along - only.mean) / only.noise, axis=1)
         found = signal.lfilter(column, [1.0], white[:, ::-1], axis=1)[:, ::-1]
         left = np.minimum(steps - np.arange(steps), len(column))

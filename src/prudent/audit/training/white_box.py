@@ -68,8 +68,7 @@ class ScoreReading:
 
     def bound(self, scores: FloatArray, coins: BoolArray, claim: Claim) -> Bound:
         """The largest ε that runs with these scores refute."""
-        claimed = {"delta": claim.delta, "confidence": claim.confidence}
-        bound = self.thresholds.bound(scores, coins, **claimed)
+        bound = self.thresholds.bound(scores, coins, **attrs.asdict(claim))
         if not self.alarms:
             return bound
         groups = int(coins.sum()), int((~coins).sum())
@@ -91,10 +90,8 @@ def epsilon_of_alarms(
         with a probability of at most 1 - confidence.
     """
     error = (1 - claim.confidence) / 2
-    least, most = (
-        clopper_pearson(true, with_runs, error)[0],
-        clopper_pearson(false, without_runs, error)[1],
-    )
+    least, _ = clopper_pearson(true, with_runs, error)
+    _, most = clopper_pearson(false, without_runs, error)
     return np.asarray(np.log(np.maximum((least - claim.delta) / most, 1.0)))
 
 
@@ -107,14 +104,12 @@ def best_reading(
     and the odds how many will be right: a few lucky guesses do not matter. A fault shows in the
     other reading, which is learned from the coins.
     """
-    thresholds, share = choose_thresholds(
-        scores, coins, delta=claim.delta, confidence=claim.confidence
-    )
+    claimed = attrs.asdict(claim)
+    thresholds, share = choose_thresholds(scores, coins, **claimed)
     readings = [(ScoreReading(thresholds), float(special.logit(max(share, 0.5))))]
     if odds:
         # Guesses at large log-odds s, of which e^|s|/(1 + e^|s|) are right; alarms at high ones.
         sizes, said, right = _expected(np.abs(scores), runs)
-        claimed = {"delta": claim.delta, "confidence": claim.confidence}
         guessed = epsilon_of_guesses(right, said, runs, **claimed)
         best = int(np.argmax(guessed))
         confident = ScoreReading(Thresholds(-float(sizes[best]), float(sizes[best])))
