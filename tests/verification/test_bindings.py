@@ -248,6 +248,10 @@ ROWS = {
     "a price at another delta": (0, {"price": {"delta": 0.9, "epsilon": 0.0}}),
     "a price at no delta": (0, {"price": {"delta": True, "epsilon": 0.5}}),
     "a price in words": (0, {"price": {"delta": 0.0, "epsilon": "small"}}),
+    "a price as text": (0, {"price": {"delta": 1e-5, "epsilon": "0.5"}}),
+    "a price that is true": (0, {"price": {"delta": 1e-5, "epsilon": True}}),
+    "spent as text": (0, {"spent": "0.5"}),
+    "spent that is true": (0, {"spent": True}),
     "a price that is no number": (0, {"price": {"delta": 0.0, "epsilon": "nan"}}),
     "details of another column": (0, {"details": {"column": "age", "request": "0" * 64}}),
     "no details": (0, {"details": {}}),
@@ -441,6 +445,8 @@ def test_a_plan_pays_for_all_of_its_steps(status_of):
         values = zip(places, (steps, rate, noise), strict=True)
         forged = changed(honest, *((("asked", "plan", *place), each) for place, each in values))
         assert status_of(forged) == 1
+    for kind in ("Mean", "NoClipping", None, []):  # with the noise of another one
+        assert status_of(changed(honest, (("asked", "plan", "aggregation", "kind"), kind))) == 1
     for asked in ({}, {"plan": None}, {"plan": {}}, {"trials": {"mean": 4.0, "shape": 1.0}}):
         assert status_of(honest | {"asked": asked}) == 1
 

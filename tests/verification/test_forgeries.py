@@ -203,7 +203,7 @@ FIELDS = {
     "files": [None, [], "a.json"],
     "digests": [None, [], "0"],
     "ledger": [[], "rows", 3, {}, {"rows": []}],
-    "theorems": [None, {}, [{}], ["theorem"], 3],
+    "theorems": [None, {}, [{}], ["theorem"], 3, [["claim", "theorem", "proof"]]],
     "versions": [None, [], 3],
     "predictable": [None, 0, "no"],
     "signature": [[], "", {}, {"key": 3, "signature": 4}, {"key": "0" * 64, "signature": "00"}],
@@ -216,6 +216,13 @@ FIELDS = {
 def test_fields_of_another_type_are_no_receipt(honest, name, status_of):
     for value in FIELDS[name]:
         assert status_of(sealed(copy.deepcopy(honest) | {name: value})) in (1, 2), value
+
+
+@pytest.mark.parametrize("released", [None, 3, [1], "a", [{}]])
+def test_answers_by_group_are_named(honest, released, status_of):
+    content = copy.deepcopy(honest) | {"ledger": None, "released": released}
+    content["asked"] |= {"by": "city", "groups": ["a"]}
+    assert status_of(sealed(content)) == 1
 
 
 def test_odd_rows_of_a_ledger_are_refuted(honest, status_of):

@@ -168,14 +168,20 @@ def _slopes_withstand(
     return _is_positive(curvature, least * (1 - _ROUNDED))
 
 
+def _exact(value: Any) -> arb:
+    if type(value) not in (int, float):
+        raise ValueError("The basis of a certificate is made of numbers.")
+    return arb(value)
+
+
 def _length(vector: Sequence[float]) -> arb:
-    return sum((arb(each) ** 2 for each in vector), arb(0)).sqrt()
+    return sum((_exact(each) ** 2 for each in vector), arb(0)).sqrt()
 
 
 def _is_positive(matrix: Sequence[Sequence[float]], less: arb) -> bool:
     """Whether a symmetric matrix less a multiple of the identity is positive, by elimination."""
     rows = [
-        [arb(each) - less * (i == j) for j, each in enumerate(row)] for i, row in enumerate(matrix)
+        [_exact(each) - less * (i == j) for j, each in enumerate(row)] for i, row in enumerate(matrix)
     ]
     if any(matrix[i][j] != matrix[j][i] for i in range(len(rows)) for j in range(i)):
         raise ValueError("A curvature is symmetric.")

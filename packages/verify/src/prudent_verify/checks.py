@@ -336,7 +336,8 @@ def _are_paid_for(receipt: Receipt, event: Event) -> bool:
     """Whether the certificates of each group are from noises that are all in the event."""
     needs: dict[str, Counter[tuple[str, float]]] = {}
     for table in _tables(receipt):
-        grouped = receipt.asked.get("groups") is not None and not _is_answer(table)
+        named = isinstance(table, Mapping) and not _is_answer(table)
+        grouped = named and receipt.asked.get("groups") is not None
         for name, each in table.items() if grouped else [("", table)]:
             own = needs.setdefault(name, Counter())
             for certificate, _ in certificates_in(each):
@@ -451,10 +452,11 @@ def _price_of_row(receipt: Receipt, row: Mapping[str, Any]) -> Iterator[Finding]
 
     A ledger notes it at δ = 0, at the δ that it was told, or at its budget's.
     """
-    limit = (receipt.context.get("budget") or {}).get("delta", _LARGEST_DELTA)
+    limit = receipt.context.get("budget", {}).get("delta", _LARGEST_DELTA)
     try:
-        at, charged = row["price"]["delta"], float(row["price"]["epsilon"])
-        sound = type(at) in (int, float) and charged >= 0
+        at, epsilon = row["price"]["delta"], row["price"]["epsilon"]
+        charged = math.inf if epsilon == "inf" else epsilon
+        sound = all(type(each) in (int, float) for each in (at, charged)) and charged >= 0
         if not sound or not (at in (0, row["delta"]) or 0 < at <= limit < 1):
             yield _failed("ledger", "a price is none that a ledger notes.")
             return
@@ -508,7 +510,7 @@ def _problem_of_answers(receipt: Receipt, kinds: Set[str]) -> str | None:
     groups, parts = receipt.asked.get("groups"), receipt.asked.get("parts", ())
     if isinstance(receipt.asked.get("by"), str) and isinstance(groups, list):
         known = {str(each) for each in groups}
-        if any(not set(each) <= known for each in _tables(receipt)):
+        if not all(isinstance(each, Mapping) and set(each) <= known for each in _tables(receipt)):
             return "there are answers of groups that were not asked for."
     if len(parts) == 1 and any(
         each.get(name) not in (None, getattr(receipt, name))
@@ -571,6 +573,7 @@ def _context(receipt: Receipt) -> Iterator[Finding]:
             held = set(limits) == {"epsilon", "delta", "relation"} and covers and 0 <= delta < 0.5
             with contextlib.suppress(UnknownEventError):  # all charges cost no less than this one
                 held = held and spent >= prove(parsed(charge["event"]), _ONE, spent, delta).least
+            held = held and all(type(each) in (int, float) for each in (spent, limits["epsilon"]))
             if held and 0 <= spent <= limits["epsilon"] < math.inf:
                 words = f"ε = {_exact(spent)} of {_exact(limits['epsilon'])} was spent with this "
                 words += f"charge, at δ = {_exact(delta)}; its keeper knows the limit."

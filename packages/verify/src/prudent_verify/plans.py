@@ -51,8 +51,10 @@ def _gaussian(multiplier: float) -> dict[str, Any]:
 
 def _step(rule: Mapping[str, Any]) -> dict[str, Any]:
     """One step on all records of a batch."""
-    if rule["kind"] != "ProposeTestRelease":
+    if rule["kind"] in ("Sum", "TrimmedSum"):
         return _gaussian(rule["noise_multiplier"])
+    if rule["kind"] != "ProposeTestRelease":
+        raise ValueError("Expected a known rule of aggregation.")
     skips, noise = rule["fallback"] == "skip", rule["noise_multiplier"]
     return {
         "kind": "ProposeTestReleaseDpEvent",

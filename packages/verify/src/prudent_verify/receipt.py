@@ -71,8 +71,8 @@ def _is_signature(value: Any) -> bool:
 _CONTEXT: Mapping[str, Callable[[Any], bool]] = {
     "data": _texts("(?s:.*)", "schema", "snapshot", "digest"),
     "program": _texts(".*", "record", "commit"),
-    "randomness": lambda _: True,  # these two are compared with other fields
-    "budget": lambda _: True,
+    "randomness": lambda _: True,  # compared with another field
+    "budget": lambda value: isinstance(value, Mapping),
 }
 _THEOREM = {"claim", "theorem", "proof"}
 
@@ -93,7 +93,10 @@ class Receipt:
     digests: Mapping[str, str] = _if(_texts())
     ledger: Mapping[str, Any] | None = _of(Mapping, type(None))
     theorems: Sequence[Mapping[str, str]] = _if(
-        lambda value: isinstance(value, list) and all(set(each) == _THEOREM for each in value)
+        lambda value: (
+            isinstance(value, list)
+            and all(isinstance(each, dict) and set(each) == _THEOREM for each in value)
+        )
     )
     versions: Mapping[str, str] = _if(_texts())
     predictable: bool = _of(bool)
