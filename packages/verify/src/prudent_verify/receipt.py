@@ -129,6 +129,26 @@ class Receipt:
             {name: getattr(self, name) for name in ("kind", "asked", "unit", "relation")}
         )
 
+    @property
+    def neighbours(self) -> Relation:
+        """The relation, as a value."""
+        return Relation.parsed(self.relation)
+
+    def is_signed(self) -> bool:
+        """Whether the signature is one of this receipt by the key beside it (Ed25519)."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        assert self.signature is not None
+        key, signature = (bytes.fromhex(self.signature[name]) for name in ("key", "signature"))
+        try:
+            Ed25519PublicKey.from_public_bytes(key).verify(
+                signature, _PURPOSE + self.digest.encode()
+            )
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
     def certificates(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Every certificate among the released values, wherever it is, and what it stands in."""
         return list(certificates_in(self.released))
@@ -229,21 +249,6 @@ def public_key(given: str | os.PathLike[str]) -> str:
     if not _KEY.fullmatch(text):
         raise ValueError(f"Expected the signer as 64 hexadecimal digits or a file, got {given!r}.")
     return text
-
-
-def is_signed(receipt: Receipt) -> bool:
-    """Whether the signature is one of this receipt by the key beside it (Ed25519)."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    assert receipt.signature is not None
-    try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(receipt.signature["key"]))
-        signature = bytes.fromhex(receipt.signature["signature"])
-        key.verify(signature, _PURPOSE + receipt.digest.encode())
-    except (InvalidSignature, KeyError, TypeError, ValueError):
-        return False
-    return True
 
 
 _COQ = "checked by Coq"
