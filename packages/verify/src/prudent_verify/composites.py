@@ -185,17 +185,16 @@ class Selection:
         """c₀, and the terms λₖ xₖ and log xₖ."""
         ranks = self._ranks()
         highs = np.exp(self.log_slope(ranks[1:])) * (1 + _ROUNDING)
-        after = _after(candidate, ranks[:-1], adding=adding)
-        lows = np.exp(np.maximum(self.log_slope(after), -600.0)) * (1 - _ROUNDING)
-        lows[self.log_slope(after) <= -600] = 0.0
+        slopes = self.log_slope(_after(candidate, ranks[:-1], adding=adding))
+        lows = np.where(slopes <= -600, 0.0, np.exp(np.maximum(slopes, -600.0))) * (1 - _ROUNDING)
         most = float(np.max(highs / np.maximum(lows, 1e-12)))
         places = np.append(0.0, np.geomspace(math.exp(-3.0), most, _BENDS))
         highs, lows = highs * (1 + _ROUNDING), lows * (1 - _ROUNDING)
         values = [arb(max(float(np.max(highs - lows * place)), 0.0)) for place in places]
         exact = [arb(float(place)) for place in places]
         ends = zip(pairwise(values), pairwise(exact), strict=True)
-        slopes = [*((b - a) / (d - c) for (a, b), (c, d) in ends), arb(0)]
-        bends = ((after - before).nonnegative_part() for before, after in pairwise(slopes))
+        rises = [*((b - a) / (d - c) for (a, b), (c, d) in ends), arb(0)]
+        bends = ((after - before).nonnegative_part() for before, after in pairwise(rises))
         terms = [(bend * at, at.log()) for bend, at in zip(bends, exact[1:], strict=True)]
         return values[-1], terms
 

@@ -290,7 +290,13 @@ def theorems_of(event: Event, receipt: Receipt) -> list[dict[str, str]]:
 
     The conditions of the Coq theorems, and what remains on paper, are stated in docs/proofs.md.
     """
-    found = [*_of_event(event)]
+    found = []
+    for each in event.walk():
+        if each.kind == "ProposeTestReleaseDpEvent":
+            found.append(("Propose-Test-Release", _PTR[each["reveals"]], _FINITE))
+            found.append(("its pairs for continuous noise", "Errata 2.1 to 2.5", _PAPER))
+        else:
+            found.append(_EVENTS.get(each.kind, ("a noisy margin", "Errata 2.1 to 2.5", _PAPER)))
     if receipt.relation["adjacency"] == "replace-one" or receipt.relation["records"] > 1:
         bounds = "Finite.group_privacy, or a sharper bound of accounting.group_privacy"
         found.append(("several records of a person", bounds, _PAPER))
@@ -303,14 +309,3 @@ def theorems_of(event: Event, receipt: Receipt) -> list[dict[str, str]]:
         found.append(("radii of predictions by counts", "Counts.released_certificate", _COQ))
     names = ("claim", "theorem", "proof")
     return [dict(zip(names, each, strict=True)) for each in dict.fromkeys(found)]
-
-
-def _of_event(event: Event) -> Iterator[tuple[str, str, str]]:
-    for each in event.walk():
-        if each.kind == "ProposeTestReleaseDpEvent":
-            yield "Propose-Test-Release", _PTR[each["reveals"]], _FINITE
-            yield "its pairs for continuous noise", "Errata 2.1 to 2.5", _PAPER
-        elif each.kind.endswith("Test"):
-            yield "a noisy margin", "Errata 2.1 to 2.5", _PAPER
-        else:
-            yield _EVENTS[each.kind]
