@@ -136,6 +136,8 @@ def pure_epsilon(leaf: dp.DpEvent) -> Fraction | float | None:
             return 1 / Fraction(leaf.scale)
         case ExponentialMechanismDpEvent():
             return Fraction(leaf.epsilon)
+        case ApproximateDpEvent(delta=0):
+            return Fraction(leaf.epsilon)
         case DiscreteLaplaceDpEvent() if leaf.noise_parameter > 0:  # else there is no noise
             return Fraction(leaf.noise_parameter) * Fraction(leaf.sensitivity)
         case dp.GaussianDpEvent() | GaussianTest() | DiscreteGaussianTest():

@@ -357,7 +357,7 @@ def best_epsilon(order: Array, rdp: Array, delta: float) -> tuple[float, float]:
     inside = (order > _NEAR_ONE) & (order < np.inf)
     if delta > 0:
         epsilons[inside] = improved_conversion(order[inside], rdp[inside], delta)
-    largest = rdp[order == np.inf]
+    largest = rdp[order == np.inf] * (1 + 1e-13)  # a sum of rounded losses, and attained
     with np.errstate(divide="ignore", invalid="ignore"):
         kept = np.maximum(0.0, 1 - delta * (1 + np.exp(-largest)))
         epsilons[order == np.inf] = np.where(largest < np.inf, largest + np.log(kept), np.inf)
