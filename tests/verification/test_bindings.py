@@ -14,7 +14,7 @@ import pytest
 import prudent
 from prudent.cli import main
 from prudent.receipts.making import receipt_of
-from tests.verification.conftest import places_of
+from tests.verification.conftest import other, places_of
 from tests.verification.test_forgeries import best_of, repeated, sampled, sealed, several
 
 pytest.importorskip("flint")
@@ -189,7 +189,6 @@ def test_a_ledger_binds_request_and_answer(charged, change, status_of):
     assert status_of(change(*map(copy.deepcopy, charged))) == wanted
 
 
-CERTIFIED = ("released", "certificate")
 INTERVALS = {
     "empty": lambda value: {"low": value + 40, "high": value - 40},
     "without the value": lambda value: {"low": value + 100, "high": value + 180},
@@ -548,21 +547,13 @@ HARMLESS = {
 
 MISSING = object()
 CHANGES = {
-    "another": lambda value: other(value),
+    "another": other,
     "nothing": lambda value: None if value is not None else 0,
     "left out": lambda value: MISSING,
     "another type": lambda value: [value],
     "zero": lambda value: 0.0 if value != 0 or isinstance(value, bool) else 1.0,
     "an object": lambda value: {"value": value},
 }
-
-
-def other(value):
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float):
-        return value + 1
-    return "x" if value is None else value + "x"
 
 
 def mutated(content, place, change):
