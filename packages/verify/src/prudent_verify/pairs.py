@@ -297,7 +297,7 @@ def _with(noise: Event, sigma: arb | None) -> Pair | None:
                 positive(noise["noise_parameter"]), noise["sensitivity"], sigma
             )
         case "DiscreteGaussianTest":
-            masses, rest = MarginTest.of(noise).masses()
+            masses, rest = MarginTest(noise.kind, noise["scale"]).masses()
             reach = len(masses) - 1
             places = range(1 - reach, reach + 1)
             parts = [(masses[abs(x)], masses[abs(x - 1)], sigma) for x in places]
@@ -326,12 +326,7 @@ class MarginTest:
     """A private test of a margin: its noise, and where it passes."""
 
     kind: str
-    scale: arb
-
-    @classmethod
-    def of(cls, event: Event) -> "MarginTest":
-        """The test of an event."""
-        return cls(event.kind, positive(event["scale"]))
+    scale: arb = attrs.field(converter=positive)
 
     def passes(self, distance: arb) -> arb:
         """Pr[noise > distance]; a whole number if the noise is one."""
@@ -378,7 +373,8 @@ _MOST_TERMS = 1 << 16
 
 def _of_release(event: Event) -> tuple[tuple[Pair, ...], arb]:
     """The pairs of Propose-Test-Release, and what they leave out of δ."""
-    test, failure = MarginTest.of(event["test"]), positive(event["failure"])
+    test = MarginTest(event["test"].kind, event["test"]["scale"])
+    failure = positive(event["failure"])
     fallback = None if event["noise_multiplier"] is None else arb(event["noise_multiplier"])
     robust = fallback
     if event["robust_noise_multiplier"] is not None:
