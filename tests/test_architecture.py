@@ -334,7 +334,7 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
     "prudent": 1_475,  # the modules beside the rooms
-    "accounting": 6_000,
+    "accounting": 5_995,
     "audit": 1_735,
     "budget": 2_839,
     "certify": 1_540,
@@ -348,7 +348,7 @@ MOST_LINES = {
     "training": 17_040,
     "tune": 1_425,
     "prudent_lab": 8_970,
-    "prudent_verify": 2_915,
+    "prudent_verify": 2_850,
 }
 
 

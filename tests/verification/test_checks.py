@@ -214,6 +214,8 @@ def test_a_false_certificate_of_slopes_is_refuted(tmp_path):
         assert problem_of({**found, **edit}, event) is not None, edit
     with pytest.raises(ValueError, match="two matrices"):
         problem_of({**found, "basis": basis | {"root": basis["root"][:1]}}, event)
+    with pytest.raises(ValueError, match="made of numbers"):
+        problem_of({**found, "basis": basis | {"gradient": [*map(str, basis["gradient"])]}}, event)
 
 
 def test_a_signature_binds_every_field(tmp_path, key, editing):
