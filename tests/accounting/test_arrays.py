@@ -6,10 +6,9 @@ import dp_accounting as dp
 import numpy as np
 import pytest
 
-from prudent.accounting import ApproximateDpEvent, GaussianTest, PldAccountant, RdpAccountant, Run
+from prudent.accounting import ApproximateDpEvent, PldAccountant, RdpAccountant
 from tests.raising import refused
 
-RUN = Run(sampling_rate=0.01, steps=300, noise_multiplier=1.0, test=GaussianTest(4.0)).event
 EVENTS = {
     "single": dp.GaussianDpEvent(1.0),
     "bounded": ApproximateDpEvent(1.0, 1e-7),

@@ -71,6 +71,34 @@ def shown(event: dp.DpEvent) -> str:
     return str(event)[:70]
 
 
+@pytest.mark.parametrize("kind", ["laplace", "discrete", "choice", "approximate"])
+def test_a_largest_loss_is_rounded_up(kind: str) -> None:
+    """It is attained: nothing else keeps a bounded ε from being printed below the true one."""
+    rng = random.Random(3)
+    with mpmath.workdps(60):
+        for _ in range(12):
+            scale, rate = 10 ** rng.uniform(-1.2, 5), 10 ** rng.uniform(-4, 0)
+            loss, event = {
+                "laplace": (1 / mpmath.mpf(scale), dp.LaplaceDpEvent(scale)),
+                "discrete": (1 / mpmath.mpf(scale), DiscreteLaplaceTest(scale)),
+                "choice": (mpmath.mpf(1 / scale), ExponentialMechanismDpEvent(1 / scale)),
+                "approximate": (mpmath.mpf(1 / scale), ApproximateDpEvent(1 / scale, 0.0)),
+            }[kind]
+            sampled = max(
+                mpmath.log1p(rate * mpmath.expm1(loss)), -mpmath.log1p(rate * mpmath.expm1(-loss))
+            )
+            for truth, whole in (
+                (loss, event),
+                (3 * loss, dp.SelfComposedDpEvent(event, 3)),
+                (sampled, dp.PoissonSampledDpEvent(rate, event)),
+                (5 * sampled, dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, event), 5)),
+                (max(loss, mpmath.mpf("1e-6")), WorstOfDpEvent([event, dp.LaplaceDpEvent(1e6)])),
+            ):
+                found = PldAccountant().compose(whole).get_epsilon(0.0)
+                assert truth <= found <= truth * (1 + 1e-9) + mpmath.mpf("1e-14")
+                assert RdpAccountant([2.0, math.inf]).compose(whole).get_epsilon(0.0) >= truth
+
+
 @pytest.mark.parametrize("event", TESTED, ids=shown)
 def test_no_propose_test_release_is_pure(event: dp.DpEvent) -> None:
     for whole in (event, dp.PoissonSampledDpEvent(0.3, event)):

@@ -27,7 +27,6 @@ from tests.oracles import quadrature
 
 DELTA = 1e-5
 MNIST = 256 / 60_000
-WHOLE = tuple(range(2, 257))
 PTR = ProposeTestReleaseDpEvent(1.1, 0.5, LaplaceTest(1.0), 1e-8)
 
 

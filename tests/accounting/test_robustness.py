@@ -203,14 +203,6 @@ def test_more_bad_records_leave_less(name, relation):
 
 
 MNIST = 1024 / 60_000
-KNOWN = [
-    # noise multiplier, ε at δ = 1e-5, records of the vote share 0.999, by naive group privacy
-    (0.9, 3.23, 5, 3),
-    (1.5, 1.27, 10, 7),
-    (3.0, 0.52, 21, 15),
-    (8.0, 0.171, 58, 42),
-    (20.0, 0.07, 144, 98),
-]
 
 
 def test_a_majority_withstands_many_records_under_much_noise():

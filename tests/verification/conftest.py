@@ -36,6 +36,15 @@ def editing():
     return Editing
 
 
+def other(value):
+    """Another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return "x" if value is None else value + "x"
+
+
 def places_of(value, here=()):
     """Where every field of a receipt is that holds no others."""
     if isinstance(value, dict):

@@ -14,7 +14,7 @@ import pytest
 import prudent
 from prudent.cli import main
 from prudent.receipts.making import receipt_of
-from tests.verification.conftest import places_of
+from tests.verification.conftest import other, places_of
 from tests.verification.test_forgeries import best_of, repeated, sampled, sealed, several
 
 pytest.importorskip("flint")
@@ -189,7 +189,6 @@ def test_a_ledger_binds_request_and_answer(charged, change, status_of):
     assert status_of(change(*map(copy.deepcopy, charged))) == wanted
 
 
-CERTIFIED = ("released", "certificate")
 INTERVALS = {
     "empty": lambda value: {"low": value + 40, "high": value - 40},
     "without the value": lambda value: {"low": value + 100, "high": value + 180},
@@ -248,6 +247,10 @@ ROWS = {
     "a price at another delta": (0, {"price": {"delta": 0.9, "epsilon": 0.0}}),
     "a price at no delta": (0, {"price": {"delta": True, "epsilon": 0.5}}),
     "a price in words": (0, {"price": {"delta": 0.0, "epsilon": "small"}}),
+    "a price as text": (0, {"price": {"delta": 1e-5, "epsilon": "0.5"}}),
+    "a price that is true": (0, {"price": {"delta": 1e-5, "epsilon": True}}),
+    "spent as text": (0, {"spent": "0.5"}),
+    "spent that is true": (0, {"spent": True}),
     "a price that is no number": (0, {"price": {"delta": 0.0, "epsilon": "nan"}}),
     "details of another column": (0, {"details": {"column": "age", "request": "0" * 64}}),
     "no details": (0, {"details": {}}),
@@ -441,6 +444,8 @@ def test_a_plan_pays_for_all_of_its_steps(status_of):
         values = zip(places, (steps, rate, noise), strict=True)
         forged = changed(honest, *((("asked", "plan", *place), each) for place, each in values))
         assert status_of(forged) == 1
+    for kind in ("Mean", "NoClipping", None, []):  # with the noise of another one
+        assert status_of(changed(honest, (("asked", "plan", "aggregation", "kind"), kind))) == 1
     for asked in ({}, {"plan": None}, {"plan": {}}, {"trials": {"mean": 4.0, "shape": 1.0}}):
         assert status_of(honest | {"asked": asked}) == 1
 
@@ -542,21 +547,13 @@ HARMLESS = {
 
 MISSING = object()
 CHANGES = {
-    "another": lambda value: other(value),
+    "another": other,
     "nothing": lambda value: None if value is not None else 0,
     "left out": lambda value: MISSING,
     "another type": lambda value: [value],
     "zero": lambda value: 0.0 if value != 0 or isinstance(value, bool) else 1.0,
     "an object": lambda value: {"value": value},
 }
-
-
-def other(value):
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float):
-        return value + 1
-    return "x" if value is None else value + "x"
 
 
 def mutated(content, place, change):

@@ -18,7 +18,7 @@ pytest.importorskip("cryptography")
 from prudent_verify import ReceiptError, Standing, verify
 from prudent_verify import receipt as own_reader
 from prudent_verify.events import parsed
-from tests.verification.conftest import places_of
+from tests.verification.conftest import other, places_of
 
 VALUES = np.arange(2000.0)
 
@@ -120,15 +120,6 @@ def test_receipts_are_verified(receipt):
     assert {"digest", "ledger", "price"} <= proved
 
 
-def other(value):
-    """Another value of the same type."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float):
-        return value + 1
-    return "x" if value is None else value + "x"
-
-
 @every([pure, gaussian])
 def test_a_changed_field_is_noticed(receipt, editing):
     """Whatever it is; only the signature, which is absent, is no part of what is sealed."""
@@ -148,28 +139,14 @@ def fails(path):
 
 
 SEALED = {
-    "a lower epsilon": (("epsilon",), lambda x: x * 0.9),
-    "another relation": (("relation", "adjacency"), lambda x: "replace-one"),
-    "more records": (("relation", "records"), lambda x: 3),
     "less noise": (("event", "events", 1, "noise_parameter"), lambda x: x * 1.1),
     "a larger range": (("event", "events", 0, "events", 0, "epsilon"), lambda x: x * 1.1),
     "no composition": (("event", "events"), lambda x: x[:1]),
-    "needed": (("released", "certificate", "needed"), lambda x: x + 1),
-    "withstands": (("released", "certificate", "withstands"), lambda x: x + 1),
-    "confidence": (("released", "certificate", "confidence"), lambda x: 0.999),
-    "its epsilon": (("released", "certificate", "epsilon"), lambda x: x * 2),
     "its noise": (("released", "certificate", "basis", "noisy"), lambda x: x - 5),
     "another price": (("released", "epsilon"), lambda x: x / 2),
-    "asked": (("asked", "statistic"), lambda x: "mean"),
-    "asked epsilon": (("asked", "epsilon"), lambda x: 0.4),
     "a theorem": (("theorems", 0, "theorem"), lambda x: "another"),
     "no theorems": (("theorems",), lambda x: []),
-    "a row": (("ledger", "rows", 0, "record"), lambda x: x.replace("median", "mean")),
     "an outcome": (("ledger", "rows", 1, "record"), lambda x: x.replace("released", "refused")),
-    "the row before": (("ledger", "before"), lambda x: "0" * 64),
-    "the head": (("ledger", "head"), lambda x: "0" * 64),
-    "the data set": (("ledger", "dataset"), lambda x: "other"),
-    "seeded noise": (("predictable",), lambda x: True),
     "a file": (("files",), lambda x: {"answer.json": "0" * 64}),
 }
 
@@ -237,6 +214,8 @@ def test_a_false_certificate_of_slopes_is_refuted(tmp_path):
         assert problem_of({**found, **edit}, event) is not None, edit
     with pytest.raises(ValueError, match="two matrices"):
         problem_of({**found, "basis": basis | {"root": basis["root"][:1]}}, event)
+    with pytest.raises(ValueError, match="made of numbers"):
+        problem_of({**found, "basis": basis | {"gradient": [*map(str, basis["gradient"])]}}, event)
 
 
 def test_a_signature_binds_every_field(tmp_path, key, editing):

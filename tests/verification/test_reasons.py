@@ -389,6 +389,7 @@ UNREADABLE = {
     "data in words": {"context": {"data": "public"}},
     "data of its own kind": {"context": {"data": {"verdict": "verified by everyone"}}},
     "data inside data": {"context": {"data": {"schema": {"a": 1}}}},
+    "a budget in words": {"context": {"budget": "all of it"}},
     "a program in words": {"context": {"program": "the best"}},
 }
 

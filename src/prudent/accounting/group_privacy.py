@@ -123,15 +123,12 @@ def epsilon_of(
 
 def has_exact_pairs(event: dp.DpEvent) -> bool:
     """Whether `event_at_distance` gives pairs that are attained by the worst records."""
-    return all(_noise_scales(*unsampled(leaf)) for leaf, _ in leaves(event))
-
-
-def _noise_scales(inner: dp.DpEvent, rate: float) -> bool:
-    """Whether a release has only noise whose multiplier at distance k is known exactly."""
-    if rate == 1 and isinstance(inner, dp.LaplaceDpEvent | LaplaceTest):
-        return True
-    parts = additive_parts(inner)
-    return parts is not None and parts.sigma > 0 and not parts.others
+    for inner, rate in (unsampled(leaf) for leaf, _ in leaves(event)):
+        if rate < 1 or not isinstance(inner, dp.LaplaceDpEvent | LaplaceTest):
+            parts = additive_parts(inner)
+            if parts is None or parts.sigma == 0 or parts.others:
+                return False
+    return True
 
 
 def _chain_epsilon(

@@ -127,9 +127,7 @@ class RdpAccountant(EventAccountant):
     Attributes:
         orders: Rényi orders, from 1 (the Kullback-Leibler divergence) to infinity (the largest
             loss). For sampled releases, divergences of orders above 16,384 are upper bounds.
-        neighboring_relation: Adding or removing one record by default. Replacing a record by a
-            special, empty record has the same ε. Replacing it by any other record is delegated to
-            dp_accounting, for the events that it supports.
+        neighboring_relation: As for `PldAccountant`.
     """
 
     def __init__(

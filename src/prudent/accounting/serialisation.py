@@ -127,10 +127,9 @@ def _lines(event: dp.DpEvent, indent: str) -> list[str]:
         case dp.PoissonSampledDpEvent():
             rate = f"each record with probability {rounded_up(event.sampling_probability, 6)}: "
             return _prefixed(rate, event.event, indent)
-        case dp.GaussianDpEvent():
-            words = f"Gaussian noise, multiplier {rounded_down(event.noise_multiplier, 6)}"
-        case dp.LaplaceDpEvent():
-            words = f"Laplace noise, multiplier {rounded_down(event.noise_multiplier, 6)}"
+        case dp.GaussianDpEvent() | dp.LaplaceDpEvent():
+            noise = "Gaussian" if isinstance(event, dp.GaussianDpEvent) else "Laplace"
+            words = f"{noise} noise, multiplier {rounded_down(event.noise_multiplier, 6)}"
         case events.MarginTest():
             words = f"{_test_words(event)} of a margin"
         case dp_event.DiscreteLaplaceDpEvent():

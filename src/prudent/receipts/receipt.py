@@ -42,7 +42,7 @@ def _is_relation(_: Any, __: Any, value: Any) -> None:
 
 def _are_theorems(_: Any, __: Any, value: Any) -> None:
     if not isinstance(value, list | tuple) or not all(
-        set(each) == {"claim", "theorem", "proof"} for each in value
+        isinstance(each, Mapping) and set(each) == {"claim", "theorem", "proof"} for each in value
     ):
         raise ValueError("no theorems")
 

@@ -2,7 +2,7 @@
 
 import datetime
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -10,9 +10,8 @@ from typing import Any
 from flint import arb, ctx
 
 from prudent_verify.events import Event
-from prudent_verify.pairs import BITS, positive
+from prudent_verify.pairs import BITS, fewest, positive
 
-_MOST = 1 << 60  # records
 _ROUNDED = 1e-9  # of floating point, in what the program computed
 _DISTANCE = {"low", "high", "needed", "withstands", "confidence", "epsilon", "basis"}
 _SLOPES = {"kind", "records", "tolerance", "confidence", "basis"}
@@ -35,7 +34,7 @@ def problem_of(
     needed = certificate["records" if about_slopes else "needed"]
     confidence = certificate["confidence"]
     sound = type(needed) is int and needed >= 0 and type(confidence) is float
-    if not sound or not 0 < confidence < 1:
+    if not (sound and 0 < confidence < 1):
         return "its numbers are no numbers of a certificate."
     if not needs_of(certificate) <= paid_noises(event):
         return "no noise of its scale is in the event."
@@ -110,21 +109,19 @@ def paid_noises(event: Event) -> Counter[tuple[str, float]]:
 
     Of several events of which one happens, what each of them has.
     """
-    if event.kind == "DiscreteLaplaceDpEvent" and event["sensitivity"] == 1:
-        return Counter([("laplace", event["noise_parameter"])])
-    if event.kind == "GaussianDpEvent":
-        return Counter([("gaussian", 1 / event["noise_multiplier"])])
-    found: Counter[tuple[str, float]] = Counter()
+    inside = list(map(paid_noises, event.inside))
     match event.kind:
+        case "DiscreteLaplaceDpEvent" if event["sensitivity"] == 1:
+            return Counter([("laplace", event["noise_parameter"])])
+        case "GaussianDpEvent":
+            return Counter([("gaussian", 1 / event["noise_multiplier"])])
         case "SelfComposedDpEvent":
-            for noise, times in paid_noises(event["event"]).items():
-                found[noise] = times * event["count"]
+            return Counter({noise: times * event["count"] for noise, times in inside[0].items()})
         case "ComposedDpEvent":
-            for each in event.inside:
-                found += paid_noises(each)
+            return sum(inside, Counter())
         case "WorstOfDpEvent":
-            found = reduce(and_, map(paid_noises, event.inside))
-    return found  # of samples and selections nothing: their noise was not paid for in full
+            return reduce(and_, inside)
+    return Counter()  # of samples and selections: their noise was not paid for in full
 
 
 def _by_distance(certificate: Mapping[str, Any], noisy: int) -> int:
@@ -136,7 +133,7 @@ def _by_distance(certificate: Mapping[str, Any], noisy: int) -> int:
     wrong = 1 - arb(certificate["confidence"])
     if type(noisy) is not int:
         raise ValueError("A noisy distance is a whole number.")
-    return max(0, noisy - _fewest(lambda t: ratio ** (t + 1) / (1 + ratio) <= wrong))
+    return max(0, noisy - fewest(lambda t: ratio ** (t + 1) / (1 + ratio) <= wrong))
 
 
 def _slopes_withstand(
@@ -168,14 +165,21 @@ def _slopes_withstand(
     return _is_positive(curvature, least * (1 - _ROUNDED))
 
 
+def _exact(value: Any) -> arb:
+    if type(value) not in (int, float):
+        raise ValueError("The basis of a certificate is made of numbers.")
+    return arb(value)
+
+
 def _length(vector: Sequence[float]) -> arb:
-    return sum((arb(each) ** 2 for each in vector), arb(0)).sqrt()
+    return sum((_exact(each) ** 2 for each in vector), arb(0)).sqrt()
 
 
 def _is_positive(matrix: Sequence[Sequence[float]], less: arb) -> bool:
     """Whether a symmetric matrix less a multiple of the identity is positive, by elimination."""
     rows = [
-        [arb(each) - less * (i == j) for j, each in enumerate(row)] for i, row in enumerate(matrix)
+        [_exact(each) - less * (i == j) for j, each in enumerate(row)]
+        for i, row in enumerate(matrix)
     ]
     if any(matrix[i][j] != matrix[j][i] for i in range(len(rows)) for j in range(i)):
         raise ValueError("A curvature is symmetric.")
@@ -186,19 +190,6 @@ def _is_positive(matrix: Sequence[Sequence[float]], less: arb) -> bool:
             share = row[k] / pivot[k]
             row[:] = [a - share * b for a, b in zip(row, pivot, strict=True)]
     return True
-
-
-def _fewest(holds: Callable[[int], bool]) -> int:
-    """The least whole number from which on a condition holds."""
-    low, high = -1, 0
-    while not holds(high):
-        low, high = high, 2 * high + 1
-        if high > _MOST:
-            raise ValueError("A certificate of this confidence cannot be.")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
 
 
 def problem_of_counts(released: Any) -> str | None:

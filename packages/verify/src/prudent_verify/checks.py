@@ -24,7 +24,6 @@ from prudent_verify.receipt import (
     ReceiptError,
     certificates_in,
     digest_of,
-    is_signed,
     load,
     once,
     public_key,
@@ -70,6 +69,11 @@ _unchecked = partial(Finding, Standing.UNCHECKED)
 
 def _ok(condition: bool, claim: str, good: str, bad: str) -> Finding:
     return _proved(claim, good) if condition else _failed(claim, bad)
+
+
+def _reason(error: Exception, otherwise: str) -> str:
+    """What an error of this package says; of any other whoever wrote the receipt chooses which."""
+    return str(error) if isinstance(error, UnknownEventError | _ContradictionError) else otherwise
 
 
 @attrs.frozen
@@ -145,15 +149,12 @@ def verify(
     event, unreadable = None, "the event cannot be read."
     try:
         event = parsed(receipt.event)
-    except UnknownEventError as error:
-        unreadable = str(error)
-    except Exception:  # whoever wrote the receipt chooses which one
-        pass
-    relation = Relation.parsed(receipt.relation)
-    price, proved = _price(receipt.epsilon, receipt.delta, relation, event, unreadable)
+    except Exception as error:
+        unreadable = _reason(error, unreadable)
+    price, proved = _price(receipt.epsilon, receipt.delta, receipt.neighbours, event, unreadable)
     findings = [
         *_digests(receipt, event, noted),
-        *_signature(receipt, signer),
+        _signature(receipt, signer),
         price,
         *_request(receipt, event),
         *_certificates(receipt, event),
@@ -170,10 +171,8 @@ def verify(
 def _of_description(content: Mapping[str, Any], path: str | os.PathLike[str]) -> Verdict:
     try:
         found = described(content)
-    except UnknownEventError as error:
-        raise ReceiptError(f"{path}: {error}") from None
-    except Exception:  # whoever wrote the description chooses which one
-        raise ReceiptError(f"{path} is not a description of a run.") from None
+    except Exception as error:
+        raise ReceiptError(f"{path}: {_reason(error, 'not a description of a run.')}") from None
     price, proved = _price(found.epsilon, found.delta, found.relation, found.event, "")
     words = "that it was run, once, as it is described, with noise that nobody can predict."
     findings = [price, _assumed("run", words)]
@@ -215,29 +214,23 @@ def _digests(receipt: Receipt, event: Event | None, noted: str) -> Iterator[Find
             yield _failed("digest", f"that of what was {name} does not match.")
 
 
-def _signature(receipt: Receipt, signer: str | os.PathLike[str] | None) -> Iterator[Finding]:
+def _signature(receipt: Receipt, signer: str | os.PathLike[str] | None) -> Finding:
     wanted = None if signer is None else public_key(signer)
     if receipt.signature is None:
-        if signer is not None:
-            yield _failed("signature", "the receipt is not signed.")
-        else:
-            yield _unchecked("signature", "it is not signed: anyone can write it.")
-        return
+        if wanted is not None:
+            return _failed("signature", "the receipt is not signed.")
+        return _unchecked("signature", "it is not signed: anyone can write it.")
     key = receipt.signature["key"]
     try:
-        own = is_signed(receipt)
+        if not receipt.is_signed():
+            return _failed("signature", "it is not one of this receipt.")
     except ModuleNotFoundError:
         command = "pip install -c constraints.txt './packages/verify[signatures]'"
         words = f"to check it, in a clone of prudent: {command}"  # no full stop: it is copied
-        yield _unchecked("signature", words, decisive=True)
-        return
-    if not own:
-        yield _failed("signature", "it is not one of this receipt.")
-    elif wanted not in (None, key):
-        yield _failed("signature", f"it is by another key, {key}.")
-    else:
-        whose = "whose owner you named" if signer else "whose owner this check does not know"
-        yield _proved("signature", f"by the key {key}, {whose}.")
+        return _unchecked("signature", words, decisive=True)
+    whose = "whose owner this check does not know" if wanted is None else "whose owner you named"
+    bad = f"it is by another key, {key}."
+    return _ok(wanted in (None, key), "signature", f"by the key {key}, {whose}.", bad)
 
 
 def _price(
@@ -257,9 +250,8 @@ def _price(
         return unchecked(f"{claim}: {unreadable}")
     try:
         found = prove(event, relation, claimed, delta)
-    except Exception as error:  # whoever wrote the receipt chooses which one
-        known = isinstance(error, UnknownEventError)
-        return unchecked(f"{claim}: {error if known else 'the event cannot be priced.'}")
+    except Exception as error:
+        return unchecked(f"{claim}: {_reason(error, 'the event cannot be priced.')}")
     shown = f"ε = {_rounded(found.epsilon)} at δ = {_exact(delta)}, by {found.method}"
     if found.epsilon <= claimed * (1 + found.rounding):
         return _proved("price", f"{shown}."), found.epsilon
@@ -269,12 +261,10 @@ def _price(
         return _failed("price", words), None
     if found.least > 0:
         words = f"{claim} is claimed, within [{least}, {_rounded(found.epsilon)}], not proved. "
-        return Finding(
-            Standing.BRACKETED, "price", f"{words}What can be shown is {shown}."
-        ), found.epsilon
-    return unchecked(
-        f"{claim} is claimed. What can be shown is {shown}: coarser than the claim's proof."
-    )
+        words += f"What can be shown is {shown}."
+        return Finding(Standing.BRACKETED, "price", words), found.epsilon
+    words = f"{claim} is claimed. What can be shown is {shown}: coarser than the claim's proof."
+    return unchecked(words)
 
 
 def _request(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
@@ -285,8 +275,7 @@ def _request(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
     if event is None:
         return
     try:
-        relation = Relation.parsed(receipt.relation)
-        problem = plans.problem_of(receipt.kind, receipt.asked, event, relation)
+        problem = plans.problem_of(receipt.kind, receipt.asked, event, receipt.neighbours)
         problem = problem or _problem_of_answers(receipt, {each.kind for each in event.walk()})
     except Exception:  # whoever wrote the receipt chooses which one
         problem = "what was asked cannot be read."
@@ -299,9 +288,9 @@ def _request(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
 def _certificates(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
     for each, beside in receipt.certificates():
         if event is None or not each.get("basis"):
-            unread = "what was paid for it cannot be read."
-            missing = "the numbers that it follows from are not in the receipt."
-            words = unread if each.get("basis") else missing
+            words = "what was paid for it cannot be read."
+            if not each.get("basis"):
+                words = "the numbers that it follows from are not in the receipt."
             yield _unchecked("certificate", words, decisive=True)
             continue
         try:
@@ -315,8 +304,7 @@ def _certificates(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
         words += f"{_exact(each.get('confidence'))}."
         yield _ok(problem is None, "certificate", words, str(problem))
     if event is not None and not _are_paid_for(receipt, event):
-        words = "several certificates are from noise that was paid for once."
-        yield _failed("certificate", words)
+        yield _failed("certificate", "several certificates are from noise that was paid for once.")
     if receipt.kind == "classifier":
         problem = certificates.problem_of_counts(receipt.released)
         words = "the counts are whole; the radius of every prediction follows from them."
@@ -336,7 +324,8 @@ def _are_paid_for(receipt: Receipt, event: Event) -> bool:
     """Whether the certificates of each group are from noises that are all in the event."""
     needs: dict[str, Counter[tuple[str, float]]] = {}
     for table in _tables(receipt):
-        grouped = receipt.asked.get("groups") is not None and not _is_answer(table)
+        named = isinstance(table, Mapping) and not _is_answer(table)
+        grouped = named and receipt.asked.get("groups") is not None
         for name, each in table.items() if grouped else [("", table)]:
             own = needs.setdefault(name, Counter())
             for certificate, _ in certificates_in(each):
@@ -363,13 +352,12 @@ def _ledger(receipt: Receipt, head: str | None) -> Iterator[Finding]:
         rows, answer = _rows(receipt, noted)
         if head is not None and head not in {row["digest"] for row in noted["rows"]}:
             raise _ContradictionError("its rows do not lead to the digest that was given.")
-    except Exception as error:  # whoever wrote the receipt chooses which one
-        known = isinstance(error, _ContradictionError)
-        yield _failed("ledger", str(error) if known else "its rows cannot be read.")
+    except Exception as error:
+        yield _failed("ledger", _reason(error, "its rows cannot be read."))
         return
     for row in rows:
-        if "event" in row:
-            yield from _price_of_row(receipt, row)
+        if "event" in row and (wrong := _price_of_row(receipt, row)) is not None:
+            yield wrong
     words = "the charge, of this event, request, unit and relation, is row by row linked to the "
     words += f"head {str(noted.get('head'))[:16]}…"
     if head is None:
@@ -379,13 +367,13 @@ def _ledger(receipt: Receipt, head: str | None) -> Iterator[Finding]:
         words = "the ledger does not note which answer was released."
         # Of a search that is noted when it begins: a later row would tell how long it took.
         yield _unchecked("answer", words, decisive=receipt.kind != "tuning")
-    else:
-        noted_so = answer == receipt.part_digests()["released"]
-        good, bad = "the ledger notes this one.", "the ledger notes another one."
-        yield _ok(noted_so, "answer", good, bad)
+        return
+    good, bad = "the ledger notes this one.", "the ledger notes another one."
+    yield _ok(answer == receipt.part_digests()["released"], "answer", good, bad)
 
 
 _COARSER = 0.05  # a ledger prices events by bounds that may be a little above what is proved
+_LEDGER = {"dataset", "before", "rows", "head"}
 _CHARGE = {"dataset", "delta", "details", "event", "label", "price", "sequence", "spent", "time"}
 _OUTCOME = {"charge", "dataset", "outcome", "sequence"}
 
@@ -401,8 +389,7 @@ def _rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[list[dict[str, An
         if not holds:
             raise _ContradictionError(words)
 
-    fields = {"dataset", "before", "rows", "head"}
-    need(set(noted) == fields, "it has other fields than the rows of a ledger.")
+    need(set(noted) == _LEDGER, "it has other fields than the rows of a ledger.")
     last, found = noted["before"], list[dict[str, Any]]()
     for row in noted["rows"]:
         linked = hashlib.sha256(f"{last}\n{row['record']}".encode()).hexdigest()
@@ -427,8 +414,8 @@ def _rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[list[dict[str, An
     if "run" in asked:
         label = f"{'tuning' if receipt.kind == 'tuning' else 'training'} run {asked['run']}"
     else:
-        of = "" if asked["column"] is None else f" of {asked['column']}"
-        label = f"{asked['statistic']}{of}"
+        column = asked["column"]
+        label = f"{asked['statistic']}{'' if column is None else f' of {column}'}"
     need(charge["label"] == label, "the label of the charge is that of another release.")
     price, most = charge["price"], (1 + _COARSER) * receipt.epsilon
     sound = charge["delta"] in (None, receipt.delta)
@@ -446,33 +433,32 @@ def _rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[list[dict[str, An
     return found, outcome.get("answer")
 
 
-def _price_of_row(receipt: Receipt, row: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether a charge notes at least the ε that its event takes of one record.
+def _price_of_row(receipt: Receipt, row: Mapping[str, Any]) -> Finding | None:
+    """What is wrong if a charge notes less than the ε that its event takes of one record.
 
     A ledger notes it at δ = 0, at the δ that it was told, or at its budget's.
     """
-    limit = (receipt.context.get("budget") or {}).get("delta", _LARGEST_DELTA)
+    limit = receipt.context.get("budget", {}).get("delta", _LARGEST_DELTA)
     try:
-        at, charged = row["price"]["delta"], float(row["price"]["epsilon"])
-        sound = type(at) in (int, float) and charged >= 0
+        at, epsilon = row["price"]["delta"], row["price"]["epsilon"]
+        charged = math.inf if epsilon == "inf" else epsilon
+        sound = all(type(each) in (int, float) for each in (at, charged)) and charged >= 0
         if not sound or not (at in (0, row["delta"]) or 0 < at <= limit < 1):
-            yield _failed("ledger", "a price is none that a ledger notes.")
-            return
+            return _failed("ledger", "a price is none that a ledger notes.")
         words = f"row {row['sequence']} notes ε = {_exact(charged)} at δ = {_exact(at)}"
         if charged == math.inf:
-            return
+            return None
         found = prove(parsed(row["event"]), _ONE, charged, at)
     except NoPurePriceError:
-        yield _failed("ledger", f"{words}, and its event has no pure ε.")
-        return
+        return _failed("ledger", f"{words}, and its event has no pure ε.")
     except Exception:  # whoever wrote the receipt chooses which one
-        yield _unchecked("ledger", "the price of a row was not shown here: it cannot be proved.")
-        return
+        return _unchecked("ledger", "the price of a row was not shown here: it cannot be proved.")
     if charged < found.least:
         least = _rounded(found.least, decimal.ROUND_FLOOR)
-        yield _failed("ledger", f"{words}, and its event takes at least ε = {least}.")
-    elif found.epsilon > charged * (1 + found.rounding):
-        yield _unchecked("ledger", f"{words}, which was not shown here.")
+        return _failed("ledger", f"{words}, and its event takes at least ε = {least}.")
+    if found.epsilon > charged * (1 + found.rounding):
+        return _unchecked("ledger", f"{words}, which was not shown here.")
+    return None
 
 
 _ONE = Relation("add-remove", 1)
@@ -508,7 +494,7 @@ def _problem_of_answers(receipt: Receipt, kinds: Set[str]) -> str | None:
     groups, parts = receipt.asked.get("groups"), receipt.asked.get("parts", ())
     if isinstance(receipt.asked.get("by"), str) and isinstance(groups, list):
         known = {str(each) for each in groups}
-        if any(not set(each) <= known for each in _tables(receipt)):
+        if not all(isinstance(each, Mapping) and set(each) <= known for each in _tables(receipt)):
             return "there are answers of groups that were not asked for."
     if len(parts) == 1 and any(
         each.get(name) not in (None, getattr(receipt, name))
@@ -559,39 +545,39 @@ def _context(receipt: Receipt) -> Iterator[Finding]:
     source = "a seed" if receipt.predictable else "the operating system"
     if context and context.get("randomness") != source:
         yield _failed("noise", "two sources of randomness are named.")
-    try:
-        limits = context.get("budget")
-        if (limits is None) != (receipt.ledger is None or not context):
-            yield _failed("budget", "the limits of its ledger are not named.")
-        elif limits is not None and receipt.ledger is not None:
-            relation = Relation.parsed(limits["relation"])
-            charge = json.loads(receipt.ledger["rows"][0]["record"])
-            spent, delta = charge["spent"], limits["delta"]
-            covers = relation.distance >= Relation.parsed(receipt.relation).distance
-            held = set(limits) == {"epsilon", "delta", "relation"} and covers and 0 <= delta < 0.5
-            with contextlib.suppress(UnknownEventError):  # all charges cost no less than this one
-                held = held and spent >= prove(parsed(charge["event"]), _ONE, spent, delta).least
-            if held and 0 <= spent <= limits["epsilon"] < math.inf:
-                words = f"ε = {_exact(spent)} of {_exact(limits['epsilon'])} was spent with this "
-                words += f"charge, at δ = {_exact(delta)}; its keeper knows the limit."
-                yield _assumed("budget", words)
-            else:
-                words = "more was spent than its limit or than it notes, or for other neighbours."
-                yield _failed("budget", words)
-    except Exception:  # whoever wrote the receipt chooses which one
-        yield _failed("budget", "its limits cannot be read.")
+    limits = context.get("budget")
+    if (limits is None) != (receipt.ledger is None or not context):
+        yield _failed("budget", "the limits of its ledger are not named.")
+    elif limits is not None and receipt.ledger is not None:
+        try:
+            yield _budget(receipt, limits, receipt.ledger["rows"][0]["record"])
+        except Exception:  # whoever wrote the receipt chooses which one
+            yield _failed("budget", "its limits cannot be read.")
     for name, each in context.get("data", {}).items():
         yield _assumed("data", f"its owner declares: {name}: {each!s:.200}")
 
 
+def _budget(receipt: Receipt, limits: Mapping[str, Any], record: str) -> Finding:
+    """Whether no more was spent than the limits, and no less than the charge of this row costs."""
+    charge, relation = json.loads(record), Relation.parsed(limits["relation"])
+    spent, most, delta = charge["spent"], limits["epsilon"], limits["delta"]
+    held = relation.distance >= receipt.neighbours.distance
+    held = held and set(limits) == {"epsilon", "delta", "relation"} and 0 <= delta < 0.5
+    held = held and {type(spent), type(most)} <= {int, float} and 0 <= spent <= most < math.inf
+    with contextlib.suppress(UnknownEventError):  # all charges cost no less than this one
+        held = held and spent >= prove(parsed(charge["event"]), _ONE, spent, delta).least
+    words = f"ε = {_exact(spent)} of {_exact(most)} was spent with this charge, at δ = "
+    words += f"{_exact(delta)}; its keeper knows the limit."
+    bad = "more was spent than its limit or than it notes, or for other neighbours."
+    return _assumed("budget", words) if held else _failed("budget", bad)
+
+
 def _assumptions(receipt: Receipt) -> Iterator[Finding]:
     if receipt.predictable:
-        words = "the noise was seeded: whoever knows the seed can subtract it."
-        yield _failed("noise", words)
+        yield _failed("noise", "the noise was seeded: whoever knows the seed can subtract it.")
     else:
-        yield _assumed(
-            "noise", "the program drew it as the event states, and its key stayed secret."
-        )
+        words = "the program drew it as the event states, and its key stayed secret."
+        yield _assumed("noise", words)
     yield _assumed("program", "it computed what was asked, and one record changes it as stated.")
     yield _assumed("unit", f"one {receipt.unit} is all that a person has in the data.")
     for each in receipt.theorems:

@@ -108,11 +108,7 @@ def _bracket(first: _Law, second: _Law, epsilon: arb) -> tuple[float, float]:
 class Selection:
     """The distribution of the number of candidates."""
 
-    expected: float  # E K
-    # Of a negative binomial number; infinite for a Poisson one, None for a binomial one.
-    shape: float | None
-    base: float  # γ of a negative binomial number, or the probability of a binomial one
-    most: int | None  # the largest number; None if there is none
+    log_slope: Callable[[_Array], _Array]  # log f'(u), at ranks u
 
     @classmethod
     def of(cls, event: Event) -> "Selection":
@@ -121,15 +117,28 @@ class Selection:
             draws, probability = event["draws"], float(event["probability"])
             if draws > _MOST:
                 raise UnknownEventError("Expected a binomial number of candidates.")
-            return cls(draws * probability, None, probability, draws)
+            first = math.log(draws * probability)
+
+            def binomial(ranks: _Array) -> _Array:
+                logs = np.log(np.maximum(1 - probability * (1 - ranks), 1e-300))
+                return np.asarray(first + (draws - 1) * logs)
+
+            return cls(binomial)
         mean, shape = float(event["mean"]), event["shape"]
         if not 1 <= mean <= _MOST:
             raise UnknownEventError("Expected between 1 and 10,000 candidates on average.")
-        if shape is None:
-            return cls(mean, math.inf, 1.0, None)
+        first = math.log(mean)
+        if shape is None:  # a Poisson number
+            return cls(lambda ranks: np.asarray(first - mean * (1 - ranks)))
         if not shape <= _MOST:
             raise UnknownEventError("Expected a smaller shape of the number of candidates.")
-        return cls(mean, float(shape), _halting(mean, float(shape)), None)
+        base = _halting(mean, float(shape))
+
+        def negative_binomial(ranks: _Array) -> _Array:
+            rest = base + (1 - base) * (1 - ranks)
+            return np.asarray(first + (shape + 1) * (math.log(base) - np.log(rest)))
+
+        return cls(negative_binomial)
 
     def pure(self, candidate: Callable[..., arb], own: Fraction) -> Fraction:
         """A bound on the pure ε of the selection, from the profile and the pure ε of a candidate.
@@ -147,19 +156,6 @@ class Selection:
                 ranks = np.unique(np.append(ranks, np.linspace(near[0], near[-1], _LOSSES)))
             found = float(np.maximum(found, np.max(bounds)))  # NaN if either is
         return own + Fraction(found * (1 + _ROUNDING) + _ROUNDING)
-
-    def log_slope(self, ranks: _Array) -> _Array:
-        """Log f'(u)."""
-        first = math.log(self.expected)
-        if self.shape is None:
-            assert self.most is not None
-            inside = 1 - self.base * (1 - ranks)
-            logs = np.log(np.maximum(inside, 1e-300))
-            return np.asarray(first + (self.most - 1) * logs)
-        if math.isinf(self.shape):
-            return np.asarray(first - self.expected * (1 - ranks))
-        rest = self.base + (1 - self.base) * (1 - ranks)
-        return np.asarray(first + (self.shape + 1) * (math.log(self.base) - np.log(rest)))
 
     def profile(self, candidate: Callable[..., arb]) -> Callable[..., arb]:
         """The profile of the selection, from that of a candidate."""
@@ -185,17 +181,16 @@ class Selection:
         """c₀, and the terms λₖ xₖ and log xₖ."""
         ranks = self._ranks()
         highs = np.exp(self.log_slope(ranks[1:])) * (1 + _ROUNDING)
-        after = _after(candidate, ranks[:-1], adding=adding)
-        lows = np.exp(np.maximum(self.log_slope(after), -600.0)) * (1 - _ROUNDING)
-        lows[self.log_slope(after) <= -600] = 0.0
+        slopes = self.log_slope(_after(candidate, ranks[:-1], adding=adding))
+        lows = np.where(slopes <= -600, 0.0, np.exp(np.maximum(slopes, -600.0))) * (1 - _ROUNDING)
         most = float(np.max(highs / np.maximum(lows, 1e-12)))
         places = np.append(0.0, np.geomspace(math.exp(-3.0), most, _BENDS))
         highs, lows = highs * (1 + _ROUNDING), lows * (1 - _ROUNDING)
         values = [arb(max(float(np.max(highs - lows * place)), 0.0)) for place in places]
         exact = [arb(float(place)) for place in places]
         ends = zip(pairwise(values), pairwise(exact), strict=True)
-        slopes = [*((b - a) / (d - c) for (a, b), (c, d) in ends), arb(0)]
-        bends = ((after - before).nonnegative_part() for before, after in pairwise(slopes))
+        rises = [*((b - a) / (d - c) for (a, b), (c, d) in ends), arb(0)]
+        bends = ((after - before).nonnegative_part() for before, after in pairwise(rises))
         terms = [(bend * at, at.log()) for bend, at in zip(bends, exact[1:], strict=True)]
         return values[-1], terms
 

@@ -72,56 +72,31 @@ class Relation:
 _DISTANCES = {"add-remove": 1, "zero-out": 1, "replace-one": 2}
 
 
-def _between(
-    low: float = 0, high: float = _LARGEST, ends: str = "(]"
-) -> Callable[[Any], int | float]:
-    """A number in an interval, given as mathematicians write it; by default any above zero."""
+def _read(
+    holds: Callable[[Any], Any], words: str, convert: Callable[[Any], Any] | None = None
+) -> Callable[[Any], Any]:
+    """A reader of fields of which this holds, in words what was expected."""
 
-    def read(value: Any) -> int | float:
-        inside = type(value) in (int, float) and low <= value <= high
-        if not inside or (value == low and ends[0] == "(") or (value == high and ends[1] == ")"):
-            interval = f"{ends[0]}{low:g}, {high:g}{ends[1]}"
-            raise UnknownEventError(
-                f"Expected a number in {interval} in the event, got {value!r:.40}."
-            )
-        found: int | float = value
-        return found
+    def read(value: Any) -> Any:
+        if not holds(value):
+            raise UnknownEventError(f"Expected {words} in the event, got {value!r:.40}.")
+        return value if convert is None else convert(value)
 
     return read
 
 
-_positive = _between()
+def _between(low: float = 0, high: float = _LARGEST, ends: str = "(]") -> Callable[[Any], Any]:
+    """A number in an interval, given as mathematicians write it; by default any above zero."""
+    within = [low] * (ends[0] == "[") + [high] * (ends[1] == "]")
+    return _read(
+        lambda value: type(value) in (int, float) and (low < value < high or value in within),
+        f"a number in {ends[0]}{low:g}, {high:g}{ends[1]}",
+    )
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 1 <= value <= _MOST_RUNS:
-        raise UnknownEventError(
-            f"Expected whole numbers of at least 1 in the event, got {value!r:.40}."
-        )
-    return value
-
-
-def _or(word: str | None, read: Callable[[Any], Any]) -> Callable[[Any], int | float | None]:
+def _or(word: str | None, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A number, or None for a word: of infinite noise nothing is told."""
     return lambda value: None if type(value) is type(word) and value == word else read(value)
-
-
-def _reveals(value: Any) -> str:
-    if value not in ("margin", "branch", "monotone-branch"):
-        raise UnknownEventError(f"Expected a known kind of revealing, got {value!r:.40}.")
-    return str(value)
-
-
-def _test(value: Any) -> Event:
-    if (found := parsed(value)).kind not in _TESTS:
-        raise UnknownEventError("Expected a test of a margin in the event.")
-    return found
-
-
-def _several(value: Any) -> tuple[Event, ...]:
-    if not isinstance(value, list) or not value:
-        raise UnknownEventError("Expected at least one event in a composition: nothing is noise.")
-    return tuple(map(parsed, value))
 
 
 def parsed(value: Any) -> Event:
@@ -139,6 +114,15 @@ def parsed(value: Any) -> Event:
     return Event(kind, tuple((name, read(value[name])) for name, read in readers.items()))
 
 
+_positive = _between()
+_whole = _read(
+    lambda value: type(value) is int and 1 <= value <= _MOST_RUNS, "whole numbers of at least 1"
+)
+_several = _read(
+    lambda value: isinstance(value, list) and value,
+    "at least one event (nothing is noise)",
+    lambda value: tuple(map(parsed, value)),
+)
 _Readers = Mapping[str, Callable[[Any], Any]]
 _TESTS: Mapping[str, _Readers] = {
     f"{noise}Test": {"scale": _positive}
@@ -155,10 +139,16 @@ _FIELDS: Mapping[str, _Readers] = {
     "ProposeTestReleaseDpEvent": {
         "noise_multiplier": _or("inf", _positive),
         "propose": _between(ends="[]"),
-        "test": _test,
+        "test": _read(
+            lambda value: isinstance(value, Mapping) and value.get("kind") in tuple(_TESTS),
+            "a test of a margin",
+            parsed,
+        ),
         "failure": _between(0, 0.5, "()"),
         "robust_noise_multiplier": _or(None, _positive),
-        "reveals": _reveals,
+        "reveals": _read(
+            ("margin", "branch", "monotone-branch").__contains__, "a known kind of revealing"
+        ),
     },
     SAMPLED: {"sampling_probability": _between(0, 1), "event": parsed},
     "SelfComposedDpEvent": {"event": parsed, "count": _whole},

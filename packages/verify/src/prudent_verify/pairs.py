@@ -8,6 +8,7 @@ Propose-Test-Release are those of the errata, 2.1 to 2.5, written down from ther
 
 import math
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import partial, reduce
 from itertools import pairwise
 from typing import TypeAlias
@@ -22,7 +23,7 @@ BITS = 128  # precision: δ = 1e-20 keeps 18 digits
 THRESHOLD_ERROR = 3e-12
 """The double that a program uses for a threshold changes no probability by more, relatively."""
 
-_LARGEST = 1e300
+_LARGEST, _FARTHEST = 1e300, 1 << 60
 _MOST_MARGINS = 256
 _FEW = 8  # pairs for which the noise itself is quick enough
 _BEYOND = 10  # standard deviations of a Gaussian test
@@ -30,11 +31,24 @@ FAR = 16  # standard deviations of Gaussian noise that tells next to nothing
 VAST = 1e8  # σ of such noise
 
 
-def positive(value: int | float) -> arb:
+def positive(value: int | float | Fraction) -> arb:
     """An exact number that must be finite and more than zero."""
-    if type(value) not in (int, float) or not 0 < value <= _LARGEST:
+    if type(value) not in (int, float, Fraction) or not 0 < value <= _LARGEST:
         raise UnknownEventError(f"Expected a number > 0, got {value!r:.40}.")
-    return arb(value)
+    return arb(value.numerator) / value.denominator if isinstance(value, Fraction) else arb(value)
+
+
+def fewest(holds: Callable[[int], bool]) -> int:
+    """The least whole number from which on a condition holds."""
+    low, high = -1, 0
+    while not holds(high):
+        low, high = high, 2 * high + 1
+        if high > _FARTHEST:
+            raise UnknownEventError("No whole number of a sound size is found.")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def least(epsilon: arb) -> arb:
@@ -224,46 +238,35 @@ def worst_of(event: Event, rate: arb) -> Worst:
             revealed = ((delta, zero, None), (zero, delta, None)) if delta > 0 else ()
             return Worst((Mixture((*answers, *revealed)),), rate, zero)
         case _:
-            return Worst((_additive(event),), rate, zero)
+            if (pair := additive(event)) is None:
+                raise UnknownEventError("A sample of several releases has no closed form here.")
+            return Worst((pair,), rate, zero)
 
 
-def additive(event: Event) -> bool:
-    """Whether an event is Gaussian noise with at most one other noise, so that it has one pair."""
-    noises = [(leaf.kind, count) for leaf, count in leaves(event)]
-    others = [each for each in noises if each[0] not in ("GaussianDpEvent", "GaussianTest")]
-    return len(others) <= 1 and all(
-        kind in ("LaplaceDpEvent", "DiscreteLaplaceDpEvent", "LaplaceTest", *_WHOLE) and count == 1
-        for kind, count in others
-    )
-
-
-def _additive(event: Event) -> Pair:
-    """The pair of Gaussian noise with at most one other noise, all on the same records."""
+def additive(event: Event) -> Pair | None:
+    """The pair of Gaussian noise with at most one other noise, on the same records; else None."""
     precision, others = arb(0), []
     for leaf, count in leaves(event):
-        match leaf.kind:
-            case "GaussianDpEvent" | "GaussianTest":
-                name = "scale" if leaf.kind == "GaussianTest" else "noise_multiplier"
-                precision += count / positive(leaf[name]) ** 2
-            case _:
-                others.append((leaf, count))
+        if leaf.kind == "GaussianDpEvent":
+            precision += count / positive(leaf["noise_multiplier"]) ** 2
+        else:
+            others += [leaf] if count == 1 else [leaf, leaf]
     sigma = 1 / precision.sqrt() if precision > 0 else None
     if not others:
-        return Mixture(((arb(1), arb(1), sigma),))
-    if len(others) > 1 or others[0][1] > 1:
-        raise UnknownEventError("A sample of several releases has no closed form here.")
-    leaf = others[0][0]
-    match leaf.kind:
-        case "LaplaceDpEvent":
-            return Laplace(1 / positive(leaf["noise_multiplier"]), sigma)
-        case "DiscreteLaplaceDpEvent":
-            return _discrete_laplace(positive(leaf["noise_parameter"]), leaf["sensitivity"], sigma)
-        case _:
-            return MarginTest.of(leaf).pair(sigma)
+        return alone(sigma)
+    return _with(others[0], sigma) if len(others) == 1 else None
+
+
+def alone(sigma: arb | None) -> Mixture:
+    """The pair of Gaussian noise."""
+    return Mixture(((arb(1), arb(1), sigma),))
 
 
 def leaves(event: Event, count: int = 1) -> Iterator[tuple[Event, int]]:
-    """The releases inside nested compositions, each with its number of runs."""
+    """The releases inside nested compositions, each with its number of runs.
+
+    A test by itself releases a noisy margin, which is noise of sensitivity 1.
+    """
     match event.kind:
         case "SelfComposedDpEvent":
             yield from leaves(event["event"], count * event["count"])
@@ -274,8 +277,34 @@ def leaves(event: Event, count: int = 1) -> Iterator[tuple[Event, int]]:
         case "ComposedDpEvent":
             for inner in event["events"]:
                 yield from leaves(inner, count)
+        case "GaussianTest" | "LaplaceTest" as kind:
+            scale = ("noise_multiplier", event["scale"])
+            yield Event(f"{kind.removesuffix('Test')}DpEvent", (scale,)), count
+        case "DiscreteLaplaceTest":
+            decay = ("noise_parameter", 1 / Fraction(event["scale"]))
+            yield Event("DiscreteLaplaceDpEvent", (decay, ("sensitivity", 1))), count
         case _:
             yield event, count
+
+
+def _with(noise: Event, sigma: arb | None) -> Pair | None:
+    """The pair of a noise together with Gaussian noise; None for events of other kinds."""
+    match noise.kind:
+        case "LaplaceDpEvent":
+            return Laplace(1 / positive(noise["noise_multiplier"]), sigma)
+        case "DiscreteLaplaceDpEvent":
+            return _discrete_laplace(
+                positive(noise["noise_parameter"]), noise["sensitivity"], sigma
+            )
+        case "DiscreteGaussianTest":
+            masses, rest = MarginTest(noise.kind, noise["scale"]).masses()
+            reach = len(masses) - 1
+            places = range(1 - reach, reach + 1)
+            parts = [(masses[abs(x)], masses[abs(x - 1)], sigma) for x in places]
+            # What lies beyond is taken to reveal the record: losses have no bound.
+            ends = 2 * (rest + masses[reach])
+            return Mixture((*parts, (ends, arb(0), sigma), (arb(0), ends, sigma)))
+    return None
 
 
 def _discrete_laplace(decay: arb, sensitivity: int, sigma: arb | None) -> Mixture:
@@ -297,14 +326,7 @@ class MarginTest:
     """A private test of a margin: its noise, and where it passes."""
 
     kind: str
-    scale: arb
-
-    @classmethod
-    def of(cls, event: Event) -> "MarginTest":
-        """The test of an event."""
-        if event.kind not in (*_SMOOTH, *_WHOLE):
-            raise UnknownEventError(f"Events of the kind {event.kind!r:.60} are not known here.")
-        return cls(event.kind, positive(event["scale"]))
+    scale: arb = attrs.field(converter=positive)
 
     def passes(self, distance: arb) -> arb:
         """Pr[noise > distance]; a whole number if the noise is one."""
@@ -321,10 +343,10 @@ class MarginTest:
         if self.kind == "DiscreteLaplaceTest":
             ratio = (-1 / self.scale).exp()
             return ratio ** (steps + 1) / (1 + ratio)
-        masses, rest = self._masses()
+        masses, rest = self.masses()
         return sum(masses[steps + 1 :], rest)
 
-    def _masses(self) -> tuple[list[arb], arb]:
+    def masses(self) -> tuple[list[arb], arb]:
         """Those of discrete Gaussian noise at x >= 0, and a ball with the sum of all beyond."""
         reach = math.ceil(14 * float(self.scale)) + 2
         if reach > _MOST_TERMS:
@@ -343,44 +365,16 @@ class MarginTest:
             return -self.scale * (2 * failure).log()
         if self.kind == "GaussianTest":
             return self.scale * arb(2).sqrt() * (2 * failure).erfcinv()
-        low, high = -1, 1  # passes(low) > failure >= passes(high)
-        while not self.passes(arb(high)) <= failure:
-            low, high = high, 2 * high
-            if high > _FARTHEST:
-                raise UnknownEventError("The threshold of this test is not found here.")
-        while high - low > 1:
-            middle = (low + high) // 2
-            enough = self.passes(arb(middle)) <= failure
-            low, high = (low, middle) if enough else (middle, high)
-        return arb(high)
-
-    def pair(self, sigma: arb | None) -> Pair:
-        """The pair of the noisy margin, released together with Gaussian noise."""
-        match self.kind:
-            case "LaplaceTest":
-                return Laplace(1 / self.scale, sigma)
-            case "GaussianTest":
-                precision = 1 / self.scale**2 + (0 if sigma is None else 1 / sigma**2)
-                return Mixture(((arb(1), arb(1), 1 / precision.sqrt()),))
-            case "DiscreteLaplaceTest":
-                return _discrete_laplace(1 / self.scale, 1, sigma)
-        masses, rest = self._masses()
-        reach = len(masses) - 1
-        parts = [(masses[abs(x)], masses[abs(x - 1)], sigma) for x in range(1 - reach, reach + 1)]
-        ends = rest + masses[reach]
-        # What lies beyond is taken to reveal the record: losses have no bound.
-        return Mixture((*parts, (2 * ends, arb(0), sigma), (arb(0), 2 * ends, sigma)))
+        return arb(fewest(lambda steps: self.passes(arb(steps)) <= failure))
 
 
-_SMOOTH = ("LaplaceTest", "GaussianTest")
-_WHOLE = ("DiscreteLaplaceTest", "DiscreteGaussianTest")
 _MOST_TERMS = 1 << 16
-_FARTHEST = 1 << 60
 
 
 def _of_release(event: Event) -> tuple[tuple[Pair, ...], arb]:
     """The pairs of Propose-Test-Release, and what they leave out of δ."""
-    test, failure = MarginTest.of(event["test"]), positive(event["failure"])
+    test = MarginTest(event["test"].kind, event["test"]["scale"])
+    failure = positive(event["failure"])
     fallback = None if event["noise_multiplier"] is None else arb(event["noise_multiplier"])
     robust = fallback
     if event["robust_noise_multiplier"] is not None:
@@ -392,17 +386,13 @@ def _of_release(event: Event) -> tuple[tuple[Pair, ...], arb]:
     # Case 1: the branch does not depend on the record, and a false pass has too little noise.
     over_global = robust * arb(event["propose"])
     first = Mixture(((1 - wrong, 1 - wrong, fallback), (wrong, wrong, over_global)))
-    second, slack = _case_two(event["reveals"], test, threshold, fallback, robust)
-    return (first, *second), slack
-
-
-def _case_two(
-    reveals: str, test: MarginTest, threshold: arb, fallback: arb | None, robust: arb
-) -> tuple[tuple[Pair, ...], arb]:
-    """Case 2: the margin moves by one, and both branches have noise enough for the record."""
+    # Case 2: the margin moves by one, and both branches have noise enough for the record.
     weaker = robust if fallback is None else robust.min(fallback)
-    if reveals == "margin":
-        return (test.pair(weaker),), arb(0)
+    noise = Event("GaussianDpEvent", (("noise_multiplier", float(weaker)),))
+    margin = additive(Event("ComposedDpEvent", (("events", (event["test"], noise)),)))
+    assert margin is not None
+    if event["reveals"] == "margin":
+        return (first, margin), arb(0)
     low, high = math.floor(float(threshold.lower())), math.floor(float(threshold.upper()))
     slack = arb(0)
     if test.kind in ("LaplaceTest", "DiscreteLaplaceTest"):
@@ -410,24 +400,19 @@ def _case_two(
     else:
         last = high + math.ceil(_BEYOND * float(test.scale)) + 2
         if last > _MOST_MARGINS:
-            return (test.pair(weaker),), arb(0)
+            return (first, margin), arb(0)
         margins = range(1, last + 1)
         slack = 1 - test.passes(threshold - last)
     pairs: list[Mixture] = []
-    passes = [test.passes(threshold - margin) for margin in (margins[0] - 1, *margins)]
+    passes = [test.passes(threshold - each) for each in (margins[0] - 1, *margins)]
     for less, one in pairwise(passes):
         pairs.append(Mixture(((1 - one, 1 - less, fallback), (one, less, robust))))
-        if reveals == "branch":
+        if event["reveals"] == "branch":
             pairs.append(Mixture(((1 - less, 1 - one, fallback), (less, one, robust))))
     if fallback is None or not fallback.overlaps(robust):
-        return (*pairs, Mixture(((arb(1), arb(1), weaker),))), slack
-    if len(pairs) > _FEW:
-        law = _law_of(weaker)
+        return (first, *pairs, alone(weaker)), slack
+    if len(pairs) > _FEW:  # chords on a fine grid, with less than a millionth more variance
+        normal = partial(gaussian, sigma=weaker)
+        law = Law.of(normal, normal, 1 / (500 * float(weaker)), 0.0, 1e-32)
         pairs = [attrs.evolve(pair, law=law) for pair in pairs]
-    return tuple(pairs), slack
-
-
-def _law_of(sigma: arb) -> Law:
-    """The chords of Gaussian noise on a fine grid: with less than a millionth more variance."""
-    noise = partial(gaussian, sigma=sigma)
-    return Law.of(noise, noise, 1 / (500 * float(sigma)), 0.0, 1e-32)
+    return (first, *pairs), slack

@@ -51,8 +51,10 @@ def _gaussian(multiplier: float) -> dict[str, Any]:
 
 def _step(rule: Mapping[str, Any]) -> dict[str, Any]:
     """One step on all records of a batch."""
-    if rule["kind"] != "ProposeTestRelease":
+    if rule["kind"] in ("Sum", "TrimmedSum"):
         return _gaussian(rule["noise_multiplier"])
+    if rule["kind"] != "ProposeTestRelease":
+        raise ValueError("Expected a known rule of aggregation.")
     skips, noise = rule["fallback"] == "skip", rule["noise_multiplier"]
     return {
         "kind": "ProposeTestReleaseDpEvent",
@@ -79,18 +81,14 @@ def _sampled(plan: Mapping[str, Any]) -> dict[str, Any]:
         one = {"kind": SAMPLED, "sampling_probability": rate, "event": step}
         parts.append(_times(one, turns - watched))
     if watch is not None:
-        seen = {"kind": SAMPLED, "sampling_probability": rate, "event": _seen(step, watch)}
+        loss = watch["noise_multiplier"]  # of its batch, told together with a step
+        both = {"kind": "ComposedDpEvent", "events": [step, _gaussian(loss)]}
+        if step["kind"] == "GaussianDpEvent":
+            both = _gaussian(1 / math.hypot(1 / step["noise_multiplier"], 1 / loss))
+        seen = {"kind": SAMPLED, "sampling_probability": rate, "event": both}
         parts.append(_times(seen, watched))
     found = parts[0] if len(parts) == 1 else {"kind": "ComposedDpEvent", "events": parts}
     return found if num_bands == 1 else {"kind": WORST, "events": [found]}
-
-
-def _seen(step: Mapping[str, Any], watch: Mapping[str, Any]) -> dict[str, Any]:
-    """A step together with the loss of its batch."""
-    noise = watch["noise_multiplier"]
-    if step["kind"] == "GaussianDpEvent":
-        return _gaussian(1 / math.hypot(1 / step["noise_multiplier"], 1 / noise))
-    return {"kind": "ComposedDpEvent", "events": [step, _gaussian(noise)]}
 
 
 def _allocated(plan: Mapping[str, Any]) -> dict[str, Any]:

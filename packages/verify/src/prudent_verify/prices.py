@@ -31,6 +31,7 @@ from prudent_verify.pairs import (
     Mixture,
     Worst,
     additive,
+    alone,
     largest,
     leaves,
     positive,
@@ -145,8 +146,6 @@ def _of_leaf(leaf: Event) -> tuple[Fraction, Fraction] | None:
     match leaf.kind:
         case "LaplaceDpEvent":
             return 1 / exact("noise_multiplier"), zero
-        case "LaplaceTest" | "DiscreteLaplaceTest":
-            return 1 / exact("scale"), zero
         case "DiscreteLaplaceDpEvent":
             return exact("noise_parameter") * exact("sensitivity"), zero
         case "ExponentialMechanismDpEvent":
@@ -220,9 +219,8 @@ class Parts:
         known: dict[Event | None, tuple[Callable[..., arb], int]] = {}
         distance = relation.distance
         for leaf, count in leaves(event) if distance > 1 else _for_one(event):
-            if leaf.kind in ("GaussianDpEvent", "GaussianTest"):  # in closed form together
-                name = "scale" if leaf.kind == "GaussianTest" else "noise_multiplier"
-                precision += count * (distance / positive(leaf[name])) ** 2
+            if leaf.kind == "GaussianDpEvent":  # in closed form together
+                precision += count * (distance / positive(leaf["noise_multiplier"])) ** 2
                 continue
             if len(known) > _MOST_KINDS:
                 raise UnknownEventError("The event has more kinds of releases than are summed.")
@@ -232,26 +230,19 @@ class Parts:
                 return None
             known[leaf] = profile, count + (0 if before is None else before[1])
         if precision > 0:
-            whole = Worst((Mixture(((arb(1), arb(1), 1 / precision.sqrt()),)),), arb(1), arb(0))
-            known[None] = whole, 1
+            known[None] = Worst((alone(1 / precision.sqrt()),), arb(1), arb(0)), 1
         return cls(tuple(known.values()), _releases(event))
-
-    @property
-    def runs(self) -> int:
-        """The number of all runs."""
-        return sum(count for _, count in self.laws)
 
     @cached_property
     def split(self) -> tuple[list[Worst], tuple[tuple[Callable[..., arb], int], ...]]:
         """Releases of few outcomes, which are summed one by one, and the others."""
-        apart, total = list[Worst](), 1.0
-        rest: Counter[Callable[..., arb]] = Counter()
-        for law, count in sorted(self.laws, key=lambda each: _outcomes(each[0])):
-            for _ in range(min(count, _MOST_NESTED)):
-                total *= _outcomes(law)
-                if isinstance(law, Worst) and total <= _MOST_OUTCOMES:
+        apart, total, rest = list[Worst](), 1.0, Counter(dict(self.laws))
+        finite = [law for law, _ in self.laws if isinstance(law, Worst)]
+        for law in sorted(finite, key=lambda each: each.outcomes):
+            for _ in range(min(rest[law], _MOST_NESTED)):
+                if (total := total * law.outcomes) <= _MOST_OUTCOMES:
                     apart.append(law)
-            rest[law] = count - sum(each is law for each in apart)
+                    rest[law] -= 1
         if not +rest:
             rest[apart.pop()] = 1
         return apart, tuple((+rest).items())
@@ -316,10 +307,6 @@ def _on_grid(
     return lambda epsilon, *, adding: law.delta(epsilon)
 
 
-def _outcomes(profile: Callable[..., arb]) -> float:
-    return profile.outcomes if isinstance(profile, Worst) else math.inf
-
-
 def _releases(event: Event) -> int:
     """The number of releases in an event, at most: of those that it may be, all are counted."""
     found = 0
@@ -344,19 +331,16 @@ def _profile(leaf: Event, relation: Relation) -> Callable[..., arb] | None:
     while inner.kind == SAMPLED:
         rate *= arb(inner["sampling_probability"])
         inner = inner["event"]
-    if inner.kind in (*SELECTIONS, "WorstOfDpEvent"):  # a sample reveals no more than all of it
-        return None if distance > 1 else _of_parts(inner)
+    if inner.kind in (*SELECTIONS, WORST):  # a sample reveals no more than all of it
+        if distance > 1:
+            return None
+        found = _candidate(inner.inside)
+        return Selection.of(inner).profile(found) if inner.kind in SELECTIONS else found
     if distance > 1:
         return _at_distance(inner, rate, relation)
-    if inner.kind in ("ComposedDpEvent", "SelfComposedDpEvent") and not additive(inner):
-        return sampled(_of_parts(inner), rate)
+    if inner.kind in ("ComposedDpEvent", "SelfComposedDpEvent") and additive(inner) is None:
+        return sampled(_candidate([inner]), rate)
     return worst_of(inner, rate)
-
-
-def _of_parts(event: Event) -> Callable[..., arb]:
-    """The profile of an event that contains others: the worst of several, or the best of many."""
-    found = _candidate((event,) if event.kind.endswith("ComposedDpEvent") else event.inside)
-    return Selection.of(event).profile(found) if event.kind in SELECTIONS else found
 
 
 def _candidate(events: Sequence[Event]) -> Callable[..., arb]:
@@ -385,7 +369,7 @@ def _at_distance(inner: Event, rate: arb, relation: Relation) -> Callable[..., a
             return None
         if rate < 1:
             return sampled_group(pair.parts[0][2], rate, relation)
-        scaled: Any = Mixture(((arb(1), arb(1), pair.parts[0][2] / distance),))
+        scaled: Any = alone(pair.parts[0][2] / distance)
     elif isinstance(pair, BoundedRange) and not rate < 1:
         scaled = BoundedRange(pair.reach * distance)
     elif isinstance(pair, Laplace) and pair.sigma is None and not rate < 1:
@@ -401,7 +385,7 @@ def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
     method = f"{'closed forms' if closed else 'laws of the loss'} in ball arithmetic"
     rounding = ROUNDING if closed else _GRID
     # Losses with atoms between points need a finer grid, and are not proved to the last digit.
-    few = parts.runs <= 30
+    few = sum(count for _, count in parts.laws) <= 30
     most, short, used = math.inf, None, 0.0
     for accuracy in (*_ACCURACIES, *((0.004,) if few else ())):
         try:

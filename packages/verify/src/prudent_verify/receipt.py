@@ -71,8 +71,8 @@ def _is_signature(value: Any) -> bool:
 _CONTEXT: Mapping[str, Callable[[Any], bool]] = {
     "data": _texts("(?s:.*)", "schema", "snapshot", "digest"),
     "program": _texts(".*", "record", "commit"),
-    "randomness": lambda _: True,  # these two are compared with other fields
-    "budget": lambda _: True,
+    "randomness": lambda _: True,  # compared with another field
+    "budget": lambda value: isinstance(value, Mapping),
 }
 _THEOREM = {"claim", "theorem", "proof"}
 
@@ -93,7 +93,10 @@ class Receipt:
     digests: Mapping[str, str] = _if(_texts())
     ledger: Mapping[str, Any] | None = _of(Mapping, type(None))
     theorems: Sequence[Mapping[str, str]] = _if(
-        lambda value: isinstance(value, list) and all(set(each) == _THEOREM for each in value)
+        lambda value: (
+            isinstance(value, list)
+            and all(isinstance(each, dict) and set(each) == _THEOREM for each in value)
+        )
     )
     versions: Mapping[str, str] = _if(_texts())
     predictable: bool = _of(bool)
@@ -125,6 +128,26 @@ class Receipt:
         return digest_of(
             {name: getattr(self, name) for name in ("kind", "asked", "unit", "relation")}
         )
+
+    @property
+    def neighbours(self) -> Relation:
+        """The relation, as a value."""
+        return Relation.parsed(self.relation)
+
+    def is_signed(self) -> bool:
+        """Whether the signature is one of this receipt by the key beside it (Ed25519)."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        assert self.signature is not None
+        key, signature = (bytes.fromhex(self.signature[name]) for name in ("key", "signature"))
+        try:
+            Ed25519PublicKey.from_public_bytes(key).verify(
+                signature, _PURPOSE + self.digest.encode()
+            )
+        except (InvalidSignature, ValueError):
+            return False
+        return True
 
     def certificates(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
         """Every certificate among the released values, wherever it is, and what it stands in."""
@@ -228,21 +251,6 @@ def public_key(given: str | os.PathLike[str]) -> str:
     return text
 
 
-def is_signed(receipt: Receipt) -> bool:
-    """Whether the signature is one of this receipt by the key beside it (Ed25519)."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    assert receipt.signature is not None
-    try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(receipt.signature["key"]))
-        signature = bytes.fromhex(receipt.signature["signature"])
-        key.verify(signature, _PURPOSE + receipt.digest.encode())
-    except (InvalidSignature, KeyError, TypeError, ValueError):
-        return False
-    return True
-
-
 _COQ = "checked by Coq"
 _FINITE = "checked by Coq for finitely many outcomes, else proved on paper"
 _PAPER = "proved on paper"
@@ -282,7 +290,13 @@ def theorems_of(event: Event, receipt: Receipt) -> list[dict[str, str]]:
 
     The conditions of the Coq theorems, and what remains on paper, are stated in docs/proofs.md.
     """
-    found = [*_of_event(event)]
+    found = []
+    for each in event.walk():
+        if each.kind == "ProposeTestReleaseDpEvent":
+            found.append(("Propose-Test-Release", _PTR[each["reveals"]], _FINITE))
+            found.append(("its pairs for continuous noise", "Errata 2.1 to 2.5", _PAPER))
+        else:
+            found.append(_EVENTS.get(each.kind, ("a noisy margin", "Errata 2.1 to 2.5", _PAPER)))
     if receipt.relation["adjacency"] == "replace-one" or receipt.relation["records"] > 1:
         bounds = "Finite.group_privacy, or a sharper bound of accounting.group_privacy"
         found.append(("several records of a person", bounds, _PAPER))
@@ -295,14 +309,3 @@ def theorems_of(event: Event, receipt: Receipt) -> list[dict[str, str]]:
         found.append(("radii of predictions by counts", "Counts.released_certificate", _COQ))
     names = ("claim", "theorem", "proof")
     return [dict(zip(names, each, strict=True)) for each in dict.fromkeys(found)]
-
-
-def _of_event(event: Event) -> Iterator[tuple[str, str, str]]:
-    for each in event.walk():
-        if each.kind == "ProposeTestReleaseDpEvent":
-            yield "Propose-Test-Release", _PTR[each["reveals"]], _FINITE
-            yield "its pairs for continuous noise", "Errata 2.1 to 2.5", _PAPER
-        elif each.kind.endswith("Test"):
-            yield "a noisy margin", "Errata 2.1 to 2.5", _PAPER
-        else:
-            yield _EVENTS[each.kind]

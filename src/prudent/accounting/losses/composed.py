@@ -25,7 +25,7 @@ from prudent.accounting.losses.convolution import (
     mirrored_chords,
     total_log_moments,
 )
-from prudent.accounting.losses.loss_tables import Array, LossTable, evaluation_bound
+from prudent.accounting.losses.loss_tables import UNIT, Array, LossTable, evaluation_bound
 from prudent.accounting.losses.pairs import Dominating, TabulatedPair
 
 DEFAULT_INTERVAL = 1e-4
@@ -223,8 +223,9 @@ class LossSum:
 
     @property
     def largest_loss(self) -> float:
-        """An upper bound on the sum of all losses."""
-        return sum(times * worst.largest_loss(adding=self.adding) for worst, times in self.parts)
+        """An upper bound on the sum of all losses, rounded up."""
+        total = sum(times * worst.largest_loss(adding=self.adding) for worst, times in self.parts)
+        return total * (1 + 2 * UNIT * (len(self.parts) + 1))
 
     def epsilon(self, delta: float, floor: float = 0.0) -> float:
         """The best of several bounds on the least ε >= 0 whose δ(ε) is at most `delta`.

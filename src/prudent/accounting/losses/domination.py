@@ -134,7 +134,7 @@ def pure_epsilon(leaf: dp.DpEvent) -> Fraction | float | None:
             return 1 / Fraction(scale) if 0 < scale < math.inf else None
         case LaplaceTest() | DiscreteLaplaceTest():
             return 1 / Fraction(leaf.scale)
-        case ExponentialMechanismDpEvent():
+        case ExponentialMechanismDpEvent() | ApproximateDpEvent(delta=0):
             return Fraction(leaf.epsilon)
         case DiscreteLaplaceDpEvent() if leaf.noise_parameter > 0:  # else there is no noise
             return Fraction(leaf.noise_parameter) * Fraction(leaf.sensitivity)

@@ -318,25 +318,18 @@ def laplace_rdp(order: ArrayLike, scale: float) -> Numbers:
     return (np.where(up < 1, near, far) / (a - 1))[()]
 
 
-def checked_divergences(
-    order: ArrayLike, rdp: ArrayLike, delta: float
-) -> tuple[Array, Array, float]:
-    """Finite orders above one with a divergence of at least 0 at each, and δ in (0, 1)."""
+def rdp_to_epsilon_balle(order: ArrayLike, rdp: ArrayLike, delta: float) -> float:
+    """The conversion of Balle et al. 2020 and of Canonne, Kamath and Steinke 2020.
+
+    ε = rdp + log(1 - 1/order) - (log δ + log order) / (order - 1), the least over all orders.
+    """
     a, divergence = np.broadcast_arrays(
         np.atleast_1d(_numeric.orders(order)), np.asarray(rdp, dtype=np.float64)
     )
     if a.size == 0:
         raise _validate.ArgumentError("order", "with at least one entry", shown="none")
     _validate.between(0, math.inf, rdp=divergence.min())
-    return a, divergence, _validate.between(0, 1, ends="()", delta=delta)
-
-
-def rdp_to_epsilon_balle(order: ArrayLike, rdp: ArrayLike, delta: float) -> float:
-    """The conversion of Balle et al. 2020 and of Canonne, Kamath and Steinke 2020.
-
-    ε = rdp + log(1 - 1/order) - (log δ + log order) / (order - 1), the least over all orders.
-    """
-    a, divergence, delta = checked_divergences(order, rdp, delta)
+    delta = _validate.between(0, 1, ends="()", delta=delta)
     return max(0.0, float(np.min(improved_conversion(a, divergence, delta))))
 
 
@@ -357,7 +350,7 @@ def best_epsilon(order: Array, rdp: Array, delta: float) -> tuple[float, float]:
     inside = (order > _NEAR_ONE) & (order < np.inf)
     if delta > 0:
         epsilons[inside] = improved_conversion(order[inside], rdp[inside], delta)
-    largest = rdp[order == np.inf]
+    largest = rdp[order == np.inf] * (1 + 1e-13)  # a sum of rounded losses, and attained
     with np.errstate(divide="ignore", invalid="ignore"):
         kept = np.maximum(0.0, 1 - delta * (1 + np.exp(-largest)))
         epsilons[order == np.inf] = np.where(largest < np.inf, largest + np.log(kept), np.inf)

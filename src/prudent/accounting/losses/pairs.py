@@ -11,13 +11,15 @@ The profile of a pair is h(ε) = sup over events A of present(A) - e^ε absent(A
 import abc
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import lru_cache
 
 import attrs
 import numpy as np
 from typing_extensions import override
 
-from prudent.accounting.losses.loss_tables import Array, LossTable
+from prudent.accounting._numeric import float_above
+from prudent.accounting.losses.loss_tables import UNIT, Array, LossTable
 
 _SQRT_HALF = math.sqrt(0.5)
 _CERTAIN = 1e200  # a loss that stands for an infinite one
@@ -116,7 +118,11 @@ class MixturePair(Pair):
     @override
     def largest_loss(self) -> float:
         seen = self.present > 0
-        return float(np.max(np.where(np.isinf(self.sigma), self.losses, np.inf)[seen]))
+        if np.any(seen & ((self.absent == 0) | np.isfinite(self.sigma))):
+            return math.inf
+        # Masses have relative errors of a few u, and their logarithms of one.
+        size = 8 - np.log(self.present[seen]) - np.log(self.absent[seen])
+        return float(np.max(self.losses[seen] + 2 * UNIT * size))
 
 
 @attrs.frozen
@@ -162,7 +168,7 @@ class LaplacePair(Pair):
     @property
     @override
     def largest_loss(self) -> float:
-        return self.reach if math.isinf(self.sigma) else math.inf
+        return float_above(1 / Fraction(self.scale)) if math.isinf(self.sigma) else math.inf
 
     def components(self, nodes: int) -> MixturePair:
         """The mixture given by a Gauss-Legendre rule: exact for moments, but not for profiles."""
