@@ -23,12 +23,11 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils.checkpoint import checkpoint
 
 from prudent._torch_private import get_unwrapped, maybe_get_level, pytree
-from prudent.training.gradients.factors.layers import Expand
+from prudent.training.gradients.factors.layers import Expand, call
 from prudent.training.gradients.factors.rules import (
     GROUPED,
     RECORD_RULES,
     RULES,
-    call,
     on_records,
     without_fused_attention,
 )
@@ -311,7 +310,7 @@ class Capture(FunctionInterceptor):
         for shared in trained:
             values, use = shared.detach(), tape.use(shared)
             copies[id(shared)] = on_records(
-                lambda records, _, v=values, u=use: call(Expand, tape.anchor, v, records, u), record
+                lambda records, _, v=values, u=use: call(Expand(records, u), tape.anchor, v), record
             )
         args, kwargs = pytree.tree_map_only(
             Tensor, lambda leaf: copies.get(id(leaf), leaf), (args, kwargs)
