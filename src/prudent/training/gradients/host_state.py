@@ -188,10 +188,9 @@ class HostState:
             self._class(value)
         elif kind in _GENERATORS or isinstance(value, np.ndarray):
             read, write = _GENERATORS.get(kind, _ARRAY)
+            saved = read(value)
             self._put_part(
-                lambda: {"": _Readable(read(value))},
-                lambda before: write(value, before[""].state),
-                lambda _: name,
+                lambda: {"": repr(read(value))}, lambda _: write(value, saved), lambda _: name
             )
         elif hasattr(kind, "__next__") and (
             kind.__module__ in ("builtins", "itertools") or isinstance(value, types.GeneratorType)
@@ -219,21 +218,18 @@ class HostState:
             lambda: dict(enumerate(owner)), put, lambda place: f"{name}[{place}]", owner=owner
         )
 
-    def _names(
-        self, space: Mapping[str, Any], names: list[str], path: str, put: Callable[[str, Any], Any]
+    def _values(
+        self, now: Callable[[], dict[str, Any]], put: Callable[[str, Any], Any], path: str
     ) -> None:
-        """Some names of a module or a class."""
+        """Some names of an object, of which each is put back by itself."""
 
         def back(before: dict[str, Any]) -> None:
+            changed = now()
             for name, old in before.items():
-                if not _same(space.get(name, _MISSING), old):
+                if not _same(changed[name], old):
                     put(name, old)
 
-        self._put_part(
-            lambda: {name: space.get(name, _MISSING) for name in names},
-            back,
-            lambda name: _path(path, name),
-        )
+        self._put_part(now, back, lambda name: _path(path, name))
 
     def _mapping(
         self, owner: Any, name: str, named: Callable[[Any], str], skip: frozenset[str] = frozenset()
@@ -256,16 +252,10 @@ class HostState:
             self._mapping(own, name, lambda key: _path(name, key), skip)
         slots = [slot for base in kind.__mro__ for slot in _slots(base) if hasattr(value, slot)]
         if slots:
-
-            def put(before: dict[str, Any]) -> None:
-                for slot, old in before.items():
-                    if old is not _MISSING:
-                        object.__setattr__(value, slot, old)
-
-            self._put_part(
+            self._values(
                 lambda: {slot: getattr(value, slot, _MISSING) for slot in slots},
-                put,
-                lambda slot: f"{name}.{slot}",
+                functools.partial(object.__setattr__, value),
+                name,
             )
             self._all((getattr(value, slot), f"{name}.{slot}") for slot in slots)
 
@@ -273,8 +263,12 @@ class HostState:
         if kind is object or kind.__module__ == "builtins":
             return
         own = _package(kind.__module__) is None
-        members = [name for name in vars(kind) if name not in _NOT_CODE]
-        self._names(vars(kind), members, kind.__qualname__, functools.partial(setattr, kind))
+        members, space = [name for name in vars(kind) if name not in _NOT_CODE], vars(kind)
+        self._values(
+            lambda: {name: space.get(name, _MISSING) for name in members},
+            functools.partial(setattr, kind),
+            kind.__qualname__,
+        )
         self._all((base, base.__qualname__) for base in kind.__bases__)
         if own:
             self._all((vars(kind)[name], f"{kind.__qualname__}.{name}") for name in members)
@@ -299,7 +293,9 @@ class HostState:
         """What code that looks up these names finds in a module."""
         found = [name for name in names if name in space]
         if found:
-            self._names(space, found, path, space.__setitem__)
+            self._values(
+                lambda: {name: space.get(name, _MISSING) for name in found}, space.__setitem__, path
+            )
         for name in found:
             value = space[name]
             if not isinstance(value, types.ModuleType):
@@ -348,18 +344,6 @@ class _Part:
             self.put(self.before | {key: now[key] for key in self.skip if key in now})
 
 
-class _Readable(str):
-    """A state as text, for comparison, with the state itself."""
-
-    __slots__ = ("state",)
-    state: Any
-
-    def __new__(cls, state: Any) -> Self:
-        text = super().__new__(cls, repr(state))
-        text.state = state
-        return text
-
-
 def _written(tensor: Tensor) -> tuple[int, int, bool]:
     """Where a tensor is and how often it was written to."""
     place = tensor.data_ptr() if type(tensor) in (Tensor, nn.Parameter) else 0
@@ -379,7 +363,7 @@ def _same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_same, one, other))
     if kind is float and one == 0:
         return bool(repr(one) == repr(other))
-    return (kind in _PLAIN or kind is _Readable) and bool(one == other)
+    return kind in _PLAIN and bool(one == other)
 
 
 def _contents(cell: Any) -> Any:
@@ -484,12 +468,10 @@ class EscapedTensorGuard:
         }
 
     def __enter__(self) -> Self:
-        """Begin a pass."""
         self._kept.__enter__()
         return self
 
     def __exit__(self, kind: Any, *error: Any) -> None:
-        """End it."""
         try:
             if kind is None:
                 self._refuse()
