@@ -6,15 +6,18 @@ whatever one run leaves behind must not reach the next. `HostState` finds everyt
 can read, says whether any of it has changed, and puts it back.
 """
 
+import array
 import functools
 import gc
 import os
 import random
+import threading
 import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import chain
 from operator import is_
 from typing import Any, Self
@@ -56,10 +59,10 @@ _MISSING = object()
 class HostState:
     """The state of some objects, as it was when it was last read.
 
-    It consists of attributes, entries of containers, closures, hooks, members of classes,
-    generators and arrays, and of the globals that functions name; what parameters and buffers hold
-    is not of it. Code of installed packages is known by identity, and what an object of C keeps to
-    itself is not seen.
+    It consists of attributes, entries of containers, closures, hooks, members of classes, context
+    variables, generators and arrays, and of the globals that functions name; what parameters and
+    buffers hold is not of it. Code of installed packages is known by identity, and what any other
+    object of C keeps to itself is not seen.
 
     Args:
         **roots: The objects, with the names by which messages call them.
@@ -186,12 +189,21 @@ class HostState:
             self._all((part, name) for part in (value.fget, value.fset))
         elif isinstance(value, type):
             self._class(value)
-        elif kind in _GENERATORS or isinstance(value, np.ndarray):
-            read, write = _GENERATORS.get(kind, _ARRAY)
+        elif isinstance(value, tuple(_STATES)):
+            read, write = next(way for kind, way in _STATES.items() if isinstance(value, kind))
             saved = read(value)
             self._put_part(
                 lambda: {"": repr(read(value))}, lambda _: write(value, saved), lambda _: name
             )
+            if hasattr(value, "__dict__"):
+                self._object(value, name)
+        elif isinstance(value, ContextVar):
+            self._values(
+                lambda: {"": _contents(value)},
+                lambda _, before: before is _MISSING or value.set(before),
+                name,
+            )
+            self._add(_contents(value), name)
         elif hasattr(kind, "__next__") and (
             kind.__module__ in ("builtins", "itertools") or isinstance(value, types.GeneratorType)
         ):
@@ -243,7 +255,8 @@ class HostState:
 
     def _object(self, value: Any, name: str) -> None:
         kind = type(value)
-        if not isinstance(value, nn.Module) and f"{kind.__module__}.".startswith(_OPAQUE):
+        is_opaque = f"{kind.__module__}.".startswith(_OPAQUE)
+        if is_opaque and not isinstance(value, nn.Module | threading.local):
             return
         self._add(kind, kind.__qualname__)
         own = getattr(value, "__dict__", None)
@@ -366,10 +379,11 @@ def _same(one: Any, other: Any) -> bool:
     return kind in _PLAIN and bool(one == other)
 
 
-def _contents(cell: Any) -> Any:
+def _contents(place: Any) -> Any:
+    """What a cell of a closure or a context variable holds."""
     try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
+        return place.get() if isinstance(place, ContextVar) else place.cell_contents
+    except (LookupError, ValueError):  # not assigned yet
         return _MISSING
 
 
@@ -391,13 +405,9 @@ def _path(name: str, key: Any) -> str:
     return f"{name}.{key}".strip(".")
 
 
-_ARRAY: tuple[Callable[[Any], Any], Callable[[Any, Any], None]] = (
-    lambda array: (array.dtype.str, array.shape, array.tobytes()),
-    lambda array, saved: array.__setitem__(
-        ..., np.frombuffer(saved[2], array.dtype).reshape(saved[1])
-    ),
-)
-_GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]] = {
+_Way = tuple[Callable[[Any], Any], Callable[[Any, Any], None]]
+_STATES: dict[type, _Way] = {
+    random.SystemRandom: (lambda own: None, lambda own, saved: None),  # it has none
     random.Random: (lambda own: own.getstate(), lambda own, saved: own.setstate(saved)),
     np.random.RandomState: (
         lambda own: own.get_state(legacy=False),
@@ -407,7 +417,23 @@ _GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]]
         lambda own: own.bit_generator.state,
         lambda own, saved: setattr(own.bit_generator, "state", saved),
     ),
+    np.random.BitGenerator: (
+        lambda own: own.state,
+        lambda own, saved: setattr(own, "state", saved),
+    ),
+    np.ndarray: (
+        lambda own: (own.dtype.str, own.shape, own.tobytes()),
+        lambda own, saved: own.__setitem__(
+            ..., np.frombuffer(saved[2], own.dtype).reshape(saved[1])
+        ),
+    ),
+    array.array: (
+        array.array.tobytes,
+        lambda own, saved: own.__setitem__(slice(None), array.array(own.typecode, saved)),
+    ),
+    bytearray: (bytes, lambda own, saved: own.__setitem__(slice(None), saved)),
 }
+"""How to read and to write what an object of C keeps to itself, the more special types first."""
 
 
 _REDUCED = (  # of products, other than those of single precision
