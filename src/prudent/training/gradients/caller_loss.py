@@ -136,9 +136,9 @@ class OutsideLoss:
                 split = zip(*(torch.split(t, size) for t in tensors), strict=True)
                 parts = [_rerun(*given, list(t), n * size) for n, t in enumerate(split)]
         passed = Pass(parts, records if self.reduction is Reduction.MEAN else 1, shares)
-        return self._gated(passed, engine.outline, batch_of(noted)), passed
+        return self._gated(passed, engine, batch_of(noted)), passed
 
-    def _gated(self, passed: "Pass", outline: "_Outline", batch: Batch | None) -> Any:
+    def _gated(self, passed: "Pass", engine: "_Linear", batch: Batch | None) -> Any:
         """The outputs for the caller; backward through them sends their gradients to the pass."""
         each = [part.outputs for part in passed.parts]
         joined = [own[0] if len(own) == 1 else torch.cat(own) for own in zip(*each, strict=True)]
@@ -150,7 +150,7 @@ class OutsideLoss:
             outputs = [next(gated) if o.is_floating_point() else o for o in joined]
             outputs = [
                 reduce(o) if scalar and o.is_floating_point() else o
-                for o, scalar in zip(outputs, outline.scalars, strict=True)
+                for o, scalar in zip(outputs, engine.scalars, strict=True)
             ]
         for part in passed.parts:
             part.outputs = []  # the caller's from here on
@@ -161,7 +161,10 @@ class OutsideLoss:
 
         floating = [o for o in outputs if o.is_floating_point()]
         passed.has_rows = [bool(output.ndim) for output in floating]
-        return outline.filled([as_outputs(o, check, batch) for o in outputs])
+        each_output = (as_outputs(output, check, batch) for output in outputs)
+        return pytree.tree_map(
+            lambda leaf: next(each_output) if leaf is _TENSOR else leaf, engine.outline
+        )
 
 
 class Pass:
@@ -293,7 +296,8 @@ def _rerun(engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors, f
             return total
 
         with native_products(), replay.again(), again(streams):
-            norms, terms = engine._norms(*batch)
+            found = engine._run(*batch, keep=False)
+        norms, terms = found.norms, found.losses
         answer = Gradients(norms, _unknown(terms), run_again)
         return answer if rejected is None else answer.without(engine._refused(rejected))
 
@@ -305,6 +309,7 @@ class _Linear(BookKeeping):
 
     Attributes:
         outline: The outputs without their tensors, known after the first run.
+        scalars: Whether each of these tensors has no axes.
         reached: Which of the differentiable outputs have a gradient.
     """
 
@@ -313,7 +318,8 @@ class _Linear(BookKeeping):
     ) -> None:
         super().__init__(model, computed_outside, slots=slots)
         self._run_model = forward
-        self.outline: _Outline
+        self.outline: Any = None
+        self.scalars: list[bool] = []
         self.reached: list[bool] = []
 
     def outputs(self, tape: Tape, fixed: Values, tensors: Tensors) -> Tensors:
@@ -343,8 +349,7 @@ class _Linear(BookKeeping):
     def _of_record(self, values: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> Tensors:
         """The outputs of one record, which the model gets as a batch of one."""
         outputs = self._holding(values, lambda: self._run_model([t[None] for t in tensors]))
-        leaves, spec = pytree.tree_flatten(outputs)
-        found = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        found = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
         for leaf in found:
             if leaf.ndim and leaf.shape[0] != 1:
                 raise ArgumentError(
@@ -352,24 +357,9 @@ class _Linear(BookKeeping):
                     "to return tensors with the records on their first axis",
                     shown=f"one of shape {tuple(leaf.shape)} for a batch of one record",
                 )
-        scalars = [leaf.ndim == 0 for leaf in found]
-        self.outline = _Outline(spec, list(map(_without_tensors, leaves)), scalars)
+        self.outline = pytree.tree_map(_without_tensors, outputs)
+        self.scalars = [leaf.ndim == 0 for leaf in found]
         return [leaf[0] if leaf.ndim else leaf for leaf in found]
-
-
-@attrs.frozen
-class _Outline:
-    """A tree of outputs without its tensors."""
-
-    spec: Any  # the structure of the tree
-    leaves: list[Any]  # its leaves, with a placeholder for each tensor
-    scalars: list[bool]  # whether each tensor has no axes
-
-    def filled(self, tensors: Sequence[Tensor]) -> Any:
-        """The tree with these tensors."""
-        rest = iter(tensors)
-        leaves = [next(rest) if leaf is _TENSOR else leaf for leaf in self.leaves]
-        return pytree.tree_unflatten(leaves, self.spec)
 
 
 class _Gate(torch.autograd.Function):

@@ -152,7 +152,6 @@ class Capture(FunctionInterceptor):
         self._rests = False
 
     def __enter__(self) -> Self:
-        """Start capturing, including the checkpointed parts of the model."""
         if self._around is not None:
             self._around._rests = True
         super().__enter__()
@@ -160,7 +159,6 @@ class Capture(FunctionInterceptor):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Stop capturing."""
         # A recomputed part keeps this object alive, and must not keep the record.
         del self._record, self._draws
         super().__exit__(*error)
@@ -241,7 +239,7 @@ class Capture(FunctionInterceptor):
             def on_record(*values_and_row: Tensor) -> tuple[Tensor, ...]:
                 nonlocal shape
                 *values, row = values_and_row
-                own = draws.part(row, before)
+                own = Draws(row, draws.streams, before)
                 given = list(leaves)
                 for place, value in zip(places, values, strict=True):
                     given[place] = value

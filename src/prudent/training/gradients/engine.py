@@ -240,11 +240,13 @@ class Engine(ABC):
         with native_products(), self._precision(device):
             if replay is None:
                 return self._answered(lambda batch: self._run(trained, fixed, *batch), batch)
-            found, rejected = self._tried(lambda batch: self._norms(trained, fixed, *batch), batch)
+            found, rejected = self._tried(
+                lambda batch: self._run(trained, fixed, *batch, keep=False), batch
+            )
             if rejected is not None:
-                refused = self._refused(rejected)
-                found = (each.masked_fill(refused, torch.nan) for each in found)
-            norms, losses = found
+                found = found.without(self._refused(rejected))
+            norms, losses = found.norms, found.losses
+            del found  # with what an engine may have formed for the norms
             before, streams = sketch(batch), active_streams()
 
         def run_again(weights: Tensor) -> Values:
@@ -322,16 +324,11 @@ class Engine(ABC):
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
         """Formed gradients of a non-empty batch; `trained` are leaves that require a gradient."""
 
-    def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
-        """Gradients of a non-empty batch, not necessarily formed."""
+    def _run(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any, *, keep: bool = True
+    ) -> Gradients:
+        """Gradients of a non-empty batch, not necessarily formed; no sum unless `keep`."""
         return self._form(trained, fixed, inputs, targets)
-
-    def _norms(
-        self, trained: Values, fixed: Values, inputs: Any, targets: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Norms and losses; nothing else is kept."""
-        gradients = self._run(trained, fixed, inputs, targets)
-        return gradients.norms, gradients.losses
 
     def _sum(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
@@ -528,17 +525,13 @@ class BookKeeping(Engine):
     did not capture raises an error.
     """
 
-    def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
-        tape = NormTape(trained, keep=True, slots=self._slots_of(inputs, targets))
+    @override
+    def _run(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any, *, keep: bool = True
+    ) -> Gradients:
+        tape = NormTape(trained, keep=keep, slots=self._slots_of(inputs, targets))
         with self._taped(tape, fixed, inputs, targets) as losses:
             return kept(tape, losses)
-
-    def _norms(
-        self, trained: Values, fixed: Values, inputs: Any, targets: Any
-    ) -> tuple[Tensor, Tensor]:
-        tape = NormTape(trained, keep=False, slots=self._slots_of(inputs, targets))
-        with self._taped(tape, fixed, inputs, targets) as losses:
-            return tape.norms(losses), losses
 
     def _sum(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
