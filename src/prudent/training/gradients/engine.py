@@ -477,10 +477,8 @@ def native_products() -> Iterator[None]:
     convolutions with one weight per record up to 11 times.
     """
     before = torch.backends.mkldnn.enabled
-    if not (before and platform.machine() in ("aarch64", "arm64")):
-        yield
-        return
-    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    native = before and platform.machine() not in ("aarch64", "arm64")
+    torch.backends.mkldnn.enabled = native  # type: ignore[assignment]
     try:
         yield
     finally:

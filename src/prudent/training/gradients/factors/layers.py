@@ -193,14 +193,13 @@ class Embedding:
 class Experts:
     """`grouped_product` with the factors of its per-example gradients."""
 
-    matrices: Tensor
     transposed: bool  # whether the parameter is stored as transposed matrices
     use: Use | None
 
-    def forward(self, ctx: Any, values: Tensor, ends: Tensor) -> Tensor:
-        """Multiply."""
-        ctx.save_for_backward(values if self.use else None, self.matrices, ends)
-        return grouped_product(values, self.matrices, ends)
+    def forward(self, ctx: Any, values: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+        """Multiply; the matrices may be converted copies, which are freed in the backward pass."""
+        ctx.save_for_backward(values if self.use else None, matrices, ends)
+        return grouped_product(values, matrices, ends)
 
     def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> Tensor | None:
         """Pass the gradient to the input and both factors to the parameter."""

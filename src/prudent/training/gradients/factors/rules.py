@@ -401,7 +401,7 @@ def _grouped(
     def multiply(records: int, values: Tensor, ends: Tensor) -> Tensor:
         anchor = None if tape is None else tape.anchor
         ends = ends_within(ends, values.shape[1]).expand(records, -1)
-        return call(Experts(matrices, transposed, use), anchor, values.to(kind), ends)
+        return call(Experts(transposed, use), anchor, values.to(kind), matrices, ends)
 
     return on_records(multiply, mat_a, offs).to(out_dtype or mat_a.dtype)
 
