@@ -217,14 +217,11 @@ def _double(value: float, like: Tensor) -> Tensor:
     return torch.full((), value, dtype=torch.float64, device=like.device)
 
 
-def _plain(weights: Tensor, noise: float, like: Tensor, *, passed: bool) -> Decision:
+def _plain(weights: Tensor, noise: float, *, passed: bool) -> Decision:
     """The decision of an aggregation without a test."""
+    passes = torch.full((), passed, dtype=torch.bool, device=weights.device)
     return Decision(
-        weights,
-        _double(noise, like),
-        torch.full((), passed, dtype=torch.bool, device=like.device),
-        torch.full((), math.nan, dtype=torch.float64, device=like.device),
-        torch.ones((), dtype=like.dtype, device=like.device),
+        weights, _double(noise, weights), passes, _double(math.nan, weights), weights.new_ones(())
     )
 
 
@@ -232,8 +229,8 @@ def _plain(weights: Tensor, noise: float, like: Tensor, *, passed: bool) -> Deci
 class Noisy(Aggregation):
     """A sum of clipped gradients with Gaussian noise."""
 
-    clip: float  # R, the L2 bound on every gradient
-    noise_multiplier: float  # σ; the noise on the sum has standard deviation σR
+    clip: float
+    noise_multiplier: float
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, _validate.positive, "clip", "noise_multiplier")
@@ -262,7 +259,7 @@ class Sum(Noisy):
     @override
     def decide(self, norms: Tensor, valid: Tensor, trim: Tensor, words: Tensor) -> Decision:
         weights, _ = clip_weights(norms, valid, self.clip)
-        return _plain(weights, self.noise_multiplier * self.clip, norms, passed=False)
+        return _plain(weights, self.noise_multiplier * self.clip, passed=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -291,7 +288,7 @@ class TrimmedSum(Noisy):
     def decide(self, norms: Tensor, valid: Tensor, trim: Tensor, words: Tensor) -> Decision:
         weights, clipped = clip_weights(norms, valid, self.clip)
         weights = weights * keep_smallest(clipped, valid, trim)
-        return _plain(weights, self.noise_multiplier * self.clip, norms, passed=True)
+        return _plain(weights, self.noise_multiplier * self.clip, passed=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -402,4 +399,4 @@ class Mean(Aggregation):
     @override
     def decide(self, norms: Tensor, valid: Tensor, trim: Tensor, words: Tensor) -> Decision:
         weights = torch.where(valid & torch.isfinite(norms), 1.0, 0.0).to(norms.dtype)
-        return _plain(weights, 0.0, norms, passed=False)
+        return _plain(weights, 0.0, passed=False)

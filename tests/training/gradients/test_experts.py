@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from prudent.training.gradients import BookKeeping, Materialised
-from prudent.training.gradients.factors import contributions
+from prudent.training.gradients.factors import layers
 from prudent.training.gradients.factors.contributions import Routed, grouped_product
 from tests.training.gradients.oracle import alone, cross_entropy
 
@@ -199,7 +199,7 @@ def test_offsets_stay_within_the_record(engine, slots, wrong, meant):
 def test_kernels_are_given_offsets_within_the_record(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        contributions,
+        layers,
         "grouped_product",
         lambda values, matrices, ends: (seen.append(ends), grouped_product(values, matrices, ends))[
             1

@@ -1,8 +1,11 @@
 """What a model and its loss keep on the host neither reaches other passes nor stale programs."""
 
+import array
 import functools
 import random
+import threading
 from contextlib import ExitStack
+from contextvars import ContextVar
 
 import numpy as np
 import pytest
@@ -253,6 +256,65 @@ def test_a_result_is_only_written_over_one_of_its_structure():
         assert captured._written(other) is other
     assert captured._written({"a": torch.ones(2), "b": 1}) is captured._result
     assert captured._result["a"].sum() == 2
+
+
+class OwnRandom(random.Random):
+    pass
+
+
+def in_this_thread():
+    made = threading.local()
+    made.number = 1
+    return made
+
+
+IN_C = {
+    "array": (
+        lambda: array.array("d", [1.0]),
+        lambda own: own.append(2.0),
+        lambda own: own.tolist(),
+    ),
+    "bytes": (lambda: bytearray(b"12"), lambda own: own.pop(), bytes),
+    "bits": (lambda: np.random.PCG64(0), lambda own: own.random_raw(), lambda own: own.state),
+    "subclass": (
+        lambda: OwnRandom(0),
+        lambda own: own.gauss(0, 1),
+        lambda own: own.getstate(),
+    ),
+    "thread": (
+        in_this_thread,
+        lambda own: setattr(own, "number", 2),
+        lambda own: own.number,
+    ),
+    "context": (
+        lambda: ContextVar("number", default=1),
+        lambda own: own.set(2),
+        lambda own: own.get(),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", IN_C)
+def test_state_of_objects_of_c_is_seen_and_put_back(kind):
+    make, change, read = IN_C[kind]
+    model = nn.Identity()
+    model.own, before = (own := make()), read(own)
+    host = HostState(model=model)
+    assert host.holds()
+    change(own)
+    assert not host.holds()
+    assert host.changes()[0] == ("model.own.number" if kind == "thread" else "model.own")
+    host.restore()
+    assert host.holds()
+    assert read(own) == before
+
+
+def test_a_generator_of_the_system_has_no_state():
+    model = nn.Identity()
+    model.own = random.SystemRandom()
+    host = HostState(model=model)
+    model.own.random()
+    assert host.holds()
 
 
 class Cooling(nn.Linear):

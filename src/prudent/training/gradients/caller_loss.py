@@ -7,7 +7,6 @@ parameters is that of the linear function ⟨oᵢ, Gᵢ⟩, so the rest is book-
 as the loss.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -20,18 +19,16 @@ from typing_extensions import override
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError, Choice
-from prudent.training.gradients.capture import Capture
 from prudent.training.gradients.engine import (
     BookKeeping,
     Gradients,
-    NoRecords,
-    Recomputed,
     Values,
-    _Kept,
     by_person,
     check_same,
     count_records,
+    kept,
     native_products,
+    no_records,
 )
 from prudent.training.gradients.factors.tape import NormTape, Tape
 from prudent.training.gradients.host_state import HostState, check_repeatable
@@ -44,14 +41,7 @@ from prudent.training.gradients.output_guard import (
     check_loss,
     plain,
 )
-from prudent.training.gradients.record_streams import (
-    Draws,
-    Replay,
-    active_streams,
-    again,
-    rows_of,
-    sketch,
-)
+from prudent.training.gradients.record_streams import Replay, active_streams, again, sketch
 from prudent.training.gradients.unsupported import attempt, made_up, refuse_unsupported
 
 Tensors = list[Tensor]
@@ -138,21 +128,21 @@ class OutsideLoss:
         given = engine, leaves, fixed
         with native_products():
             if records == 0:
-                parts: list[_Part] = [_Empty(*given, tensors)]
+                parts = [_empty(*given, tensors)]
             elif self.physical_batch is None or records <= self.physical_batch:
-                parts = [_AtOnce(*given, tensors)]
+                parts = [_at_once(*given, tensors)]
             else:
                 size = max(1, self.physical_batch // (slots or 1)) * (slots or 1)
                 split = zip(*(torch.split(t, size) for t in tensors), strict=True)
-                parts = [_Rerun(*given, list(t), n * size) for n, t in enumerate(split)]
+                parts = [_rerun(*given, list(t), n * size) for n, t in enumerate(split)]
         passed = Pass(parts, records if self.reduction is Reduction.MEAN else 1, shares)
-        return self._gated(passed, engine.outline, batch_of(noted)), passed
+        return self._gated(passed, engine, batch_of(noted)), passed
 
-    def _gated(self, passed: "Pass", outline: "_Outline", batch: Batch | None) -> Any:
+    def _gated(self, passed: "Pass", engine: "_Linear", batch: Batch | None) -> Any:
         """The outputs for the caller; backward through them sends their gradients to the pass."""
         each = [part.outputs for part in passed.parts]
         joined = [own[0] if len(own) == 1 else torch.cat(own) for own in zip(*each, strict=True)]
-        anchor = next(iter(passed.parts[0].leaves.values())).new_zeros(()).requires_grad_()
+        anchor = torch.zeros((), requires_grad=True)
         reduce = torch.mean if self.reduction is Reduction.MEAN else torch.sum
         with torch.enable_grad():
             arguments = passed.receive, anchor, *_differentiable(joined)
@@ -160,7 +150,7 @@ class OutsideLoss:
             outputs = [next(gated) if o.is_floating_point() else o for o in joined]
             outputs = [
                 reduce(o) if scalar and o.is_floating_point() else o
-                for o, scalar in zip(outputs, outline.scalars, strict=True)
+                for o, scalar in zip(outputs, engine.scalars, strict=True)
             ]
         for part in passed.parts:
             part.outputs = []  # the caller's from here on
@@ -171,7 +161,10 @@ class OutsideLoss:
 
         floating = [o for o in outputs if o.is_floating_point()]
         passed.has_rows = [bool(output.ndim) for output in floating]
-        return outline.filled([as_outputs(o, check, batch) for o in outputs])
+        each_output = (as_outputs(output, check, batch) for output in outputs)
+        return pytree.tree_map(
+            lambda leaf: next(each_output) if leaf is _TENSOR else leaf, engine.outline
+        )
 
 
 class Pass:
@@ -226,125 +219,89 @@ class Pass:
         ]
 
 
-class _Part(ABC):
+@attrs.define
+class _Part:
     """A part of a batch that has run forward: its outputs, with records on the first axis."""
 
+    rows: int
     outputs: Tensors
-
-    def __init__(
-        self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors, first: int = 0
-    ) -> None:
-        """Run forward; `first` is the place of its first row in the batch."""
-        self.engine, self.leaves, self.fixed = engine, leaves, fixed
-        self.rows, self._first = len(tensors[0]), first
-        self._refused: Tensor | None = None
-        self._begin(tensors)
-
-    @abstractmethod
-    def _begin(self, tensors: Tensors) -> None:
-        """Set the outputs."""
-
-    def _try(self, run: Callable[[Tensors], Any], tensors: Tensors) -> tuple[Any, Tensors]:
-        """What `run` returns, and the tensors for which: rejected records are replaced."""
-        result, rejected = self.engine._tried(run, tensors)
-        if rejected is None:
-            return result, tensors
-        self._refused = self.engine._refused(rejected)
-        return result, rejected.replaced(tensors)
-
-    @abstractmethod
-    def gradients(self, given: list[Tensor | None]) -> Gradients:
-        """The gradients of the part, given those of its outputs."""
-
-    def _answer(self, gradients: Gradients) -> Gradients:
-        return gradients if self._refused is None else gradients.without(self._refused)
+    gradients: Callable[[list[Tensor | None]], Gradients]  # given those of its outputs
 
 
-class _AtOnce(_Part):
+def _empty(engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> _Part:
+    """A batch of no records."""
+
+    def run(tensors: Tensors) -> Tensors:
+        return engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
+
+    device = next(iter(leaves.values())).device
+    with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        outputs = attempt(run, made_up(tensors, 1, varied=True))
+        if outputs is None:
+            outputs = run(made_up(tensors, 1, varied=False))
+    return _Part(0, [output[:0] for output in outputs], lambda _: no_records(leaves))
+
+
+def _at_once(engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> _Part:
     """A whole batch, whose activations are kept for its backward pass."""
 
-    @override
-    def _begin(self, tensors: Tensors) -> None:
-        engine, leaves, fixed = self.engine, self.leaves, self.fixed
+    def run(tensors: Tensors) -> tuple[NormTape, Tensors]:
+        tape = NormTape(leaves, keep=True, slots=engine._slots_of(tensors, ()))
+        return tape, engine.outputs(tape, fixed, tensors)
 
-        def run(tensors: Tensors) -> tuple[NormTape, Tensors]:
-            tape = NormTape(leaves, keep=True, slots=engine._slots_of(tensors, ()))
-            return tape, engine.outputs(tape, fixed, tensors)
+    (tape, outputs), rejected = engine._tried(run, tensors)
 
-        (self._tape, self._kept), _ = self._try(run, tensors)
-        self.outputs = [o.detach() for o in self._kept]
-
-    @override
-    def gradients(self, given: list[Tensor | None]) -> Gradients:
-        tape, kept, self._kept = self._tape, self._kept, []
-        pairs = zip(_differentiable(kept), given, strict=True)
+    def gradients(given: list[Tensor | None]) -> Gradients:
+        pairs = zip(_differentiable(outputs), given, strict=True)
         reached, used = zip(*((o, g) for o, g in pairs if g is not None), strict=True)
         losses = _dot(reached, used, lambda product: product.reshape(len(product), -1).sum(1))
+        outputs.clear()
         with torch.autocast(losses.device.type, enabled=False), native_products():
             tape.collect(losses)
             with torch.no_grad():
-                losses = by_person(losses, tape.slots).sum(1)
-                answer = _Kept(tape, tape.norms(losses.detach()), _unknown(losses))
-        return self._answer(answer)
+                answer = kept(tape, _unknown(by_person(losses, tape.slots).sum(1)))
+        return answer if rejected is None else answer.without(engine._refused(rejected))
+
+    return _Part(len(tensors[0]), [output.detach() for output in outputs], gradients)
 
 
-class _Rerun(_Part):
-    """One part of a batch, of which only arguments are kept: it is run again for norms and sum."""
+def _rerun(engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors, first: int) -> _Part:
+    """One part of a batch, of which only arguments are kept: it is run again for norms and sum.
 
-    @override
-    def _begin(self, tensors: Tensors) -> None:
-        engine, leaves, fixed = self.engine, self.leaves, self.fixed
-        streams = active_streams()
-        self._streams = None if streams is None else streams.part(self._first)
-        self._replay = Replay(next(iter(leaves.values())).device)
+    `first` is the place of its first row in the batch.
+    """
+    streams = active_streams()
+    streams = None if streams is None else streams.part(first)
+    replay = Replay(next(iter(leaves.values())).device)
 
-        def run(tensors: Tensors) -> Tensors:
-            # The graph is not used, but makes this run round like the ones that follow.
-            outputs = engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
-            return [output.detach() for output in outputs]
+    def run(tensors: Tensors) -> Tensors:
+        # The graph is not used, but makes this run round like the ones that follow.
+        outputs = engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
+        return [output.detach() for output in outputs]
 
-        with again(self._streams):
-            self.outputs, self._tensors = self._try(run, tensors)
-        self._before = sketch(self._tensors)
+    with again(streams):
+        outputs, rejected = engine._tried(run, tensors)
+    tensors = tensors if rejected is None else rejected.replaced(tensors)
+    before = sketch(tensors)
 
-    @override
-    def gradients(self, given: list[Tensor | None]) -> Gradients:
-        engine = self.engine
+    def gradients(given: list[Tensor | None]) -> Gradients:
         engine.reached = [g is not None for g in given]
-        batch = self.leaves, self.fixed, self._tensors, [g for g in given if g is not None]
+        batch = leaves, fixed, tensors, [g for g in given if g is not None]
 
-        def run_again(weights: Tensor) -> tuple[Tensor, Values]:
-            check_same(sketch(self._tensors), self._before, 1e-5)
-            with native_products(), self._replay.again(), again(self._streams):
+        def run_again(weights: Tensor) -> Values:
+            check_same(sketch(tensors), before, 1e-5)
+            with native_products(), replay.again(), again(streams):
                 losses, total = engine._sum(*batch, weights)
-            check_same([losses], [terms], self._replay.near)
-            return _unknown(losses), total
+            check_same([losses], [terms], replay.near)
+            return total
 
-        with native_products(), self._replay.again(), again(self._streams):
-            norms, terms = engine._norms(*batch)
-        return self._answer(Recomputed(run_again, norms, _unknown(terms), self._replay.near))
+        with native_products(), replay.again(), again(streams):
+            found = engine._run(*batch, keep=False)
+        norms, terms = found.norms, found.losses
+        answer = Gradients(norms, _unknown(terms), run_again)
+        return answer if rejected is None else answer.without(engine._refused(rejected))
 
-
-class _Empty(_Part):
-    """A batch of no records."""
-
-    @override
-    def _begin(self, tensors: Tensors) -> None:
-        engine, leaves, fixed = self.engine, self.leaves, self.fixed
-
-        def run(tensors: Tensors) -> Tensors:
-            return engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
-
-        device = next(iter(leaves.values())).device
-        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            outputs = attempt(run, made_up(tensors, 1, varied=True))
-            if outputs is None:
-                outputs = run(made_up(tensors, 1, varied=False))
-        self.outputs = [output[:0] for output in outputs]
-
-    @override
-    def gradients(self, given: list[Tensor | None]) -> Gradients:
-        return NoRecords(self.leaves)
+    return _Part(len(tensors[0]), outputs, gradients)
 
 
 class _Linear(BookKeeping):
@@ -352,6 +309,7 @@ class _Linear(BookKeeping):
 
     Attributes:
         outline: The outputs without their tensors, known after the first run.
+        scalars: Whether each of these tensors has no axes.
         reached: Which of the differentiable outputs have a gradient.
     """
 
@@ -360,22 +318,14 @@ class _Linear(BookKeeping):
     ) -> None:
         super().__init__(model, computed_outside, slots=slots)
         self._run_model = forward
-        self.outline: _Outline
+        self.outline: Any = None
+        self.scalars: list[bool] = []
         self.reached: list[bool] = []
 
     def outputs(self, tape: Tape, fixed: Values, tensors: Tensors) -> Tensors:
         """The outputs of a batch; what the tape needs of them stays in their graph."""
-        values = tape.parameters | fixed
-
-        def of_record(row: Tensor, *tensors: Tensor) -> Tensors:
-            guard.note(tensors)
-            hold = partial(self._holding, values)
-            with Capture(tape, tensors[0], hold, guard, Draws(row)):
-                return self._of_record(values, tensors)
-
         with self._guard() as guard:
-            outputs: Tensors
-            outputs = torch.vmap(of_record, randomness="different")(rows_of(tensors), *tensors)
+            outputs: Tensors = self._forward(tape, fixed, guard, self._of_record, tensors)
         return outputs
 
     def rehearse_outputs(self, leaves: Values, fixed: Values, tensors: Tensors) -> None:
@@ -399,8 +349,7 @@ class _Linear(BookKeeping):
     def _of_record(self, values: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> Tensors:
         """The outputs of one record, which the model gets as a batch of one."""
         outputs = self._holding(values, lambda: self._run_model([t[None] for t in tensors]))
-        leaves, spec = pytree.tree_flatten(outputs)
-        found = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        found = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
         for leaf in found:
             if leaf.ndim and leaf.shape[0] != 1:
                 raise ArgumentError(
@@ -408,24 +357,9 @@ class _Linear(BookKeeping):
                     "to return tensors with the records on their first axis",
                     shown=f"one of shape {tuple(leaf.shape)} for a batch of one record",
                 )
-        kept = [_kept(leaf) for leaf in leaves]
-        self.outline = _Outline(spec, kept, [leaf.ndim == 0 for leaf in found])
+        self.outline = pytree.tree_map(_without_tensors, outputs)
+        self.scalars = [leaf.ndim == 0 for leaf in found]
         return [leaf[0] if leaf.ndim else leaf for leaf in found]
-
-
-@attrs.frozen
-class _Outline:
-    """A tree of outputs without its tensors."""
-
-    spec: Any  # the structure of the tree
-    leaves: list[Any]  # its leaves, with a placeholder for each tensor
-    scalars: list[bool]  # whether each tensor has no axes
-
-    def filled(self, tensors: Sequence[Tensor]) -> Any:
-        """The tree with these tensors."""
-        rest = iter(tensors)
-        leaves = [next(rest) if leaf is _TENSOR else leaf for leaf in self.leaves]
-        return pytree.tree_unflatten(leaves, self.spec)
 
 
 class _Gate(torch.autograd.Function):
@@ -454,7 +388,7 @@ def _fill(forward: Callable[..., Any], arguments: Any, tensors: Sequence[Tensor]
     return forward(*args, **kwargs)
 
 
-def _kept(leaf: Any) -> Any:
+def _without_tensors(leaf: Any) -> Any:
     """What an outline keeps of an output."""
     if isinstance(leaf, Tensor):
         return _TENSOR

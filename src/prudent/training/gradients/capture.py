@@ -23,12 +23,11 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils.checkpoint import checkpoint
 
 from prudent._torch_private import get_unwrapped, maybe_get_level, pytree
-from prudent.training.gradients.factors.layers import Expand
+from prudent.training.gradients.factors.layers import Expand, call
 from prudent.training.gradients.factors.rules import (
     GROUPED,
     RECORD_RULES,
     RULES,
-    call,
     on_records,
     without_fused_attention,
 )
@@ -153,7 +152,6 @@ class Capture(FunctionInterceptor):
         self._rests = False
 
     def __enter__(self) -> Self:
-        """Start capturing, including the checkpointed parts of the model."""
         if self._around is not None:
             self._around._rests = True
         super().__enter__()
@@ -161,7 +159,6 @@ class Capture(FunctionInterceptor):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Stop capturing."""
         # A recomputed part keeps this object alive, and must not keep the record.
         del self._record, self._draws
         super().__exit__(*error)
@@ -242,7 +239,7 @@ class Capture(FunctionInterceptor):
             def on_record(*values_and_row: Tensor) -> tuple[Tensor, ...]:
                 nonlocal shape
                 *values, row = values_and_row
-                own = draws.part(row, before)
+                own = Draws(row, draws.streams, before)
                 given = list(leaves)
                 for place, value in zip(places, values, strict=True):
                     given[place] = value
@@ -311,7 +308,7 @@ class Capture(FunctionInterceptor):
         for shared in trained:
             values, use = shared.detach(), tape.use(shared)
             copies[id(shared)] = on_records(
-                lambda records, _, v=values, u=use: call(Expand, tape.anchor, v, records, u), record
+                lambda records, _, v=values, u=use: call(Expand(records, u), tape.anchor, v), record
             )
         args, kwargs = pytree.tree_map_only(
             Tensor, lambda leaf: copies.get(id(leaf), leaf), (args, kwargs)

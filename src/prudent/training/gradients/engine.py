@@ -56,19 +56,24 @@ from prudent.training.gradients.watching import FunctionInterceptor
 Values = dict[str, Tensor]
 
 
-class Gradients(ABC):
-    """The per-example gradients of one physical batch, each that of its own record's loss."""
+class Gradients:
+    """The per-example gradients of one physical batch, each that of its own record's loss.
 
-    norms: Tensor  # l2 norms over all trained parameters jointly, shape (records,)
-    losses: Tensor  # the loss of each record, shape (records,)
+    Attributes:
+        norms: L2 norms over all trained parameters jointly, shape (records,).
+        losses: The loss of each record, shape (records,).
+    """
 
-    @abstractmethod
+    def __init__(self, norms: Tensor, losses: Tensor, add_up: Callable[[Tensor], Values]) -> None:
+        self.norms, self.losses, self._add_up = norms, losses, add_up
+
     def weighted_sum(self, weights: Tensor) -> Values:
         """Σᵢ wᵢ gᵢ by parameter name. Call it once: it frees what was stored for it.
 
         Sums are in double precision. A record of weight zero contributes exactly zero, even if its
         gradient is not finite.
         """
+        return self._add_up(self._checked(weights))
 
     def without(self, refused: Tensor) -> Self:
         """Mark refused records as having a gradient that is not finite."""
@@ -86,29 +91,6 @@ class Gradients(ABC):
         return weights.detach()
 
 
-class Recomputed(Gradients):
-    """Gradients of which only the norms are kept; the batch is rerun for the weighted sum."""
-
-    def __init__(
-        self,
-        run_again: Callable[[Tensor], tuple[Tensor, Values]],
-        norms: Tensor,
-        losses: Tensor,
-        near: float,
-    ) -> None:
-        self._run_again, self._near = run_again, near
-        self.norms, self.losses = norms, losses
-
-    def weighted_sum(self, weights: Tensor) -> Values:
-        """Read and run the batch again.
-
-        Raises an error if its records or losses differ from the first run.
-        """
-        losses, total = self._run_again(self._checked(weights))
-        check_same([losses], [self.losses], self._near)
-        return total
-
-
 def check_same(again: Sequence[Tensor], before: Sequence[Tensor], near: float) -> None:
     """Raise an error if the second run of a batch gives other numbers than the first."""
     if not is_same(again, before, near):
@@ -121,18 +103,11 @@ def check_same(again: Sequence[Tensor], before: Sequence[Tensor], near: float) -
         )
 
 
-class NoRecords(Gradients):
+def no_records(trained: Values) -> Gradients:
     """The gradients of an empty batch, which Poisson sampling can draw."""
-
-    def __init__(self, trained: Mapping[str, Tensor]) -> None:
-        self._trained = trained
-        self.norms = next(iter(trained.values())).new_zeros(0, requires_grad=False)
-        self.losses = self.norms.clone()
-
-    def weighted_sum(self, weights: Tensor) -> Values:
-        """Zeros for every parameter."""
-        self._checked(weights)
-        return {name: torch.zeros_like(value.detach()) for name, value in self._trained.items()}
+    norms = next(iter(trained.values())).detach().new_zeros(0)
+    zeros = {name: torch.zeros_like(value.detach()) for name, value in trained.items()}
+    return Gradients(norms, norms.clone(), lambda _: zeros)
 
 
 class Formed(Gradients):
@@ -143,8 +118,7 @@ class Formed(Gradients):
     """
 
     def __init__(self, per_example: Values, losses: Tensor) -> None:
-        self.per_example = per_example
-        self.losses = losses
+        self.per_example, self.losses = per_example, losses
         parts = [lengths(by_record(gradient)) for gradient in per_example.values()]
         self.norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
 
@@ -166,6 +140,7 @@ class Formed(Gradients):
                 raise ArgumentError("corrupt", f"to keep names and shapes {expected}", got=got)
             return Formed(corrupted, self.losses)
 
+    @override
     def weighted_sum(self, weights: Tensor) -> Values:
         """Σᵢ wᵢ gᵢ by parameter name; nothing is freed, so this may be called again."""
         weights = self._checked(weights)
@@ -261,28 +236,31 @@ class Engine(ABC):
             replay = Replay(device) if self.recompute else None
         batch = self._batch(read())
         if self._count(*batch) == 0:
-            return NoRecords(trained)
+            return no_records(trained)
         with native_products(), self._precision(device):
             if replay is None:
                 return self._answered(lambda batch: self._run(trained, fixed, *batch), batch)
-            found, rejected = self._tried(lambda batch: self._norms(trained, fixed, *batch), batch)
+            found, rejected = self._tried(
+                lambda batch: self._run(trained, fixed, *batch, keep=False), batch
+            )
             if rejected is not None:
-                refused = self._refused(rejected)
-                found = (each.masked_fill(refused, torch.nan) for each in found)
-            norms, losses = found
+                found = found.without(self._refused(rejected))
+            norms, losses = found.norms, found.losses
+            del found  # with what an engine may have formed for the norms
             before, streams = sketch(batch), active_streams()
 
-        def run_again(weights: Tensor) -> tuple[Tensor, Values]:
+        def run_again(weights: Tensor) -> Values:
             with native_products(), replay.again(), again(streams):
                 batch = self._batch(read())
                 check_same(sketch(batch), before, 1e-5)
                 inputs, targets = batch if rejected is None else rejected.replaced(batch)
-                losses, total = self._sum(trained, fixed, inputs, targets, weights)
-                if rejected is not None:
-                    losses = losses.masked_fill(self._refused(rejected), torch.nan)
-                return losses, total
+                again_losses, total = self._sum(trained, fixed, inputs, targets, weights)
+            if rejected is not None:
+                again_losses = again_losses.masked_fill(self._refused(rejected), torch.nan)
+            check_same([again_losses], [losses], replay.near)
+            return total
 
-        return Recomputed(run_again, norms, losses, replay.near)
+        return Gradients(norms, losses, run_again)
 
     @staticmethod
     def _batch(batch: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -301,7 +279,7 @@ class Engine(ABC):
         trained, fixed = self._split(parameters)
         if self._count(inputs, targets) == 0:
             empty = {name: v.detach().new_zeros(0, *v.shape) for name, v in trained.items()}
-            return Formed(empty, NoRecords(trained).losses)
+            return Formed(empty, no_records(trained).losses)
         batch = self._batch((inputs, targets))
         device = next(iter(trained.values())).device
         with native_products(), self._precision(device):
@@ -346,16 +324,11 @@ class Engine(ABC):
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
         """Formed gradients of a non-empty batch; `trained` are leaves that require a gradient."""
 
-    def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
-        """Gradients of a non-empty batch, not necessarily formed."""
+    def _run(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any, *, keep: bool = True
+    ) -> Gradients:
+        """Gradients of a non-empty batch, not necessarily formed; no sum unless `keep`."""
         return self._form(trained, fixed, inputs, targets)
-
-    def _norms(
-        self, trained: Values, fixed: Values, inputs: Any, targets: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Norms and losses; nothing else is kept."""
-        gradients = self._run(trained, fixed, inputs, targets)
-        return gradients.norms, gradients.losses
 
     def _sum(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
@@ -504,10 +477,8 @@ def native_products() -> Iterator[None]:
     convolutions with one weight per record up to 11 times.
     """
     before = torch.backends.mkldnn.enabled
-    if not (before and platform.machine() in ("aarch64", "arm64")):
-        yield
-        return
-    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    native = before and platform.machine() not in ("aarch64", "arm64")
+    torch.backends.mkldnn.enabled = native  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -552,17 +523,13 @@ class BookKeeping(Engine):
     did not capture raises an error.
     """
 
-    def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
-        tape = NormTape(trained, keep=True, slots=self._slots_of(inputs, targets))
+    @override
+    def _run(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any, *, keep: bool = True
+    ) -> Gradients:
+        tape = NormTape(trained, keep=keep, slots=self._slots_of(inputs, targets))
         with self._taped(tape, fixed, inputs, targets) as losses:
-            return _Kept(tape, tape.norms(losses), losses)
-
-    def _norms(
-        self, trained: Values, fixed: Values, inputs: Any, targets: Any
-    ) -> tuple[Tensor, Tensor]:
-        tape = NormTape(trained, keep=False, slots=self._slots_of(inputs, targets))
-        with self._taped(tape, fixed, inputs, targets) as losses:
-            return tape.norms(losses), losses
+            return kept(tape, losses)
 
     def _sum(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
@@ -583,7 +550,7 @@ class BookKeeping(Engine):
         Autocast is for the model only: norms that bound a sensitivity must not be rounded to it.
         """
         with self._guard() as guard, torch.enable_grad():
-            losses = self._forward(tape, fixed, inputs, targets, guard)
+            losses = self._forward(tape, fixed, guard, self._record_loss, inputs, targets)
             with torch.autocast(losses.device.type, enabled=False):
                 tape.collect(losses)
             losses = losses.detach()  # the guard ends when the pass has freed its own tensors
@@ -597,47 +564,50 @@ class BookKeeping(Engine):
 
         def run(batch: tuple[Any, Any]) -> Tensor:
             with self._guard() as guard:
-                return self._forward(NormTape(trained, keep=False), fixed, *batch, guard)
+                tape = NormTape(trained, keep=False)
+                losses: Tensor = self._forward(tape, fixed, guard, self._record_loss, *batch)
+                return losses
 
-        batch = inputs, targets
         device = next(iter(trained.values())).device
         with torch.no_grad(), native_products(), self._precision(device):
             found: Tensor
-            found, rejected = self._tried(run, batch)
+            found, rejected = self._tried(run, (inputs, targets))
             return found if rejected is None else found.masked_fill(rejected.refused, torch.nan)
 
     def _forward(
-        self, tape: Tape, fixed: Values, inputs: Any, targets: Any, guard: EscapedTensorGuard
-    ) -> Tensor:
-        """The losses of the records; what the tape needs of them stays in their graph."""
-
-        def record_loss(inputs: Any, targets: Any, row: Tensor) -> Tensor:
-            leaf = next(x for x in pytree.tree_leaves((inputs, targets)) if isinstance(x, Tensor))
-            guard.note((inputs, targets))
-            hold = partial(self._holding, values)
-            with Capture(tape, leaf, hold, guard, Draws(row)):
-                return self._record_loss(values, inputs, targets)
-
+        self,
+        tape: Tape,
+        fixed: Values,
+        guard: EscapedTensorGuard,
+        of_record: Callable[..., Any],
+        *batch: Any,
+    ) -> Any:
+        """What a function returns for each record; what the tape needs stays in its graph."""
         values = tape.parameters | fixed
-        rows = rows_of((inputs, targets))
-        losses: Tensor = torch.vmap(record_loss, randomness="different")(inputs, targets, rows)
-        return losses
+        hold = partial(self._holding, values)
+
+        def captured(row: Tensor, *batch: Any) -> Any:
+            leaf = next(x for x in pytree.tree_leaves(batch) if isinstance(x, Tensor))
+            guard.note(batch)
+            with Capture(tape, leaf, hold, guard, Draws(row)):
+                return of_record(values, *batch)
+
+        return torch.vmap(captured, randomness="different")(rows_of(batch), *batch)
 
 
-class _Kept(Gradients):
-    def __init__(self, tape: NormTape, norms: Tensor, losses: Tensor) -> None:
-        self._tape: NormTape | None = tape
-        self.norms, self.losses = norms, losses
+def kept(tape: NormTape, losses: Tensor) -> Gradients:
+    """The gradients of a tape that has kept the factors of their sum."""
+    stored = [tape]
 
-    def weighted_sum(self, weights: Tensor) -> Values:
-        weights = self._checked(weights)
-        if self._tape is None:
+    def add_up(weights: Tensor) -> Values:
+        if not stored:
             raise RuntimeError(
                 "weighted_sum was already called and freed what it needs; run the engine again."
             )
-        tape, self._tape = self._tape, None
         with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
-            return tape.weighted_sum(weights)
+            return stored.pop().weighted_sum(weights)
+
+    return Gradients(tape.norms(losses), losses, add_up)
 
 
 class Materialised(Engine):

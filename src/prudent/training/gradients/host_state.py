@@ -6,15 +6,18 @@ whatever one run leaves behind must not reach the next. `HostState` finds everyt
 can read, says whether any of it has changed, and puts it back.
 """
 
+import array
 import functools
 import gc
 import os
 import random
+import threading
 import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import chain
 from operator import is_
 from typing import Any, Self
@@ -56,10 +59,10 @@ _MISSING = object()
 class HostState:
     """The state of some objects, as it was when it was last read.
 
-    It consists of attributes, entries of containers, closures, hooks, members of classes,
-    generators and arrays, and of the globals that functions name; what parameters and buffers hold
-    is not of it. Code of installed packages is known by identity, and what an object of C keeps to
-    itself is not seen.
+    It consists of attributes, entries of containers, closures, hooks, members of classes, context
+    variables, generators and arrays, and of the globals that functions name; what parameters and
+    buffers hold is not of it. Code of installed packages is known by identity, and what any other
+    object of C keeps to itself is not seen.
 
     Args:
         **roots: The objects, with the names by which messages call them.
@@ -186,13 +189,21 @@ class HostState:
             self._all((part, name) for part in (value.fget, value.fset))
         elif isinstance(value, type):
             self._class(value)
-        elif kind in _GENERATORS or isinstance(value, np.ndarray):
-            read, write = _GENERATORS.get(kind, _ARRAY)
+        elif isinstance(value, tuple(_STATES)):
+            read, write = next(way for kind, way in _STATES.items() if isinstance(value, kind))
+            saved = read(value)
             self._put_part(
-                lambda: {"": _Readable(read(value))},
-                lambda before: write(value, before[""].state),
-                lambda _: name,
+                lambda: {"": repr(read(value))}, lambda _: write(value, saved), lambda _: name
             )
+            if hasattr(value, "__dict__"):
+                self._object(value, name)
+        elif isinstance(value, ContextVar):
+            self._values(
+                lambda: {"": _contents(value)},
+                lambda _, before: before is _MISSING or value.set(before),
+                name,
+            )
+            self._add(_contents(value), name)
         elif hasattr(kind, "__next__") and (
             kind.__module__ in ("builtins", "itertools") or isinstance(value, types.GeneratorType)
         ):
@@ -219,21 +230,18 @@ class HostState:
             lambda: dict(enumerate(owner)), put, lambda place: f"{name}[{place}]", owner=owner
         )
 
-    def _names(
-        self, space: Mapping[str, Any], names: list[str], path: str, put: Callable[[str, Any], Any]
+    def _values(
+        self, now: Callable[[], dict[str, Any]], put: Callable[[str, Any], Any], path: str
     ) -> None:
-        """Some names of a module or a class."""
+        """Some names of an object, of which each is put back by itself."""
 
         def back(before: dict[str, Any]) -> None:
+            changed = now()
             for name, old in before.items():
-                if not _same(space.get(name, _MISSING), old):
+                if not _same(changed[name], old):
                     put(name, old)
 
-        self._put_part(
-            lambda: {name: space.get(name, _MISSING) for name in names},
-            back,
-            lambda name: _path(path, name),
-        )
+        self._put_part(now, back, lambda name: _path(path, name))
 
     def _mapping(
         self, owner: Any, name: str, named: Callable[[Any], str], skip: frozenset[str] = frozenset()
@@ -247,7 +255,8 @@ class HostState:
 
     def _object(self, value: Any, name: str) -> None:
         kind = type(value)
-        if not isinstance(value, nn.Module) and f"{kind.__module__}.".startswith(_OPAQUE):
+        is_opaque = f"{kind.__module__}.".startswith(_OPAQUE)
+        if is_opaque and not isinstance(value, nn.Module | threading.local):
             return
         self._add(kind, kind.__qualname__)
         own = getattr(value, "__dict__", None)
@@ -256,16 +265,10 @@ class HostState:
             self._mapping(own, name, lambda key: _path(name, key), skip)
         slots = [slot for base in kind.__mro__ for slot in _slots(base) if hasattr(value, slot)]
         if slots:
-
-            def put(before: dict[str, Any]) -> None:
-                for slot, old in before.items():
-                    if old is not _MISSING:
-                        object.__setattr__(value, slot, old)
-
-            self._put_part(
+            self._values(
                 lambda: {slot: getattr(value, slot, _MISSING) for slot in slots},
-                put,
-                lambda slot: f"{name}.{slot}",
+                functools.partial(object.__setattr__, value),
+                name,
             )
             self._all((getattr(value, slot), f"{name}.{slot}") for slot in slots)
 
@@ -273,8 +276,12 @@ class HostState:
         if kind is object or kind.__module__ == "builtins":
             return
         own = _package(kind.__module__) is None
-        members = [name for name in vars(kind) if name not in _NOT_CODE]
-        self._names(vars(kind), members, kind.__qualname__, functools.partial(setattr, kind))
+        members, space = [name for name in vars(kind) if name not in _NOT_CODE], vars(kind)
+        self._values(
+            lambda: {name: space.get(name, _MISSING) for name in members},
+            functools.partial(setattr, kind),
+            kind.__qualname__,
+        )
         self._all((base, base.__qualname__) for base in kind.__bases__)
         if own:
             self._all((vars(kind)[name], f"{kind.__qualname__}.{name}") for name in members)
@@ -299,7 +306,9 @@ class HostState:
         """What code that looks up these names finds in a module."""
         found = [name for name in names if name in space]
         if found:
-            self._names(space, found, path, space.__setitem__)
+            self._values(
+                lambda: {name: space.get(name, _MISSING) for name in found}, space.__setitem__, path
+            )
         for name in found:
             value = space[name]
             if not isinstance(value, types.ModuleType):
@@ -348,18 +357,6 @@ class _Part:
             self.put(self.before | {key: now[key] for key in self.skip if key in now})
 
 
-class _Readable(str):
-    """A state as text, for comparison, with the state itself."""
-
-    __slots__ = ("state",)
-    state: Any
-
-    def __new__(cls, state: Any) -> Self:
-        text = super().__new__(cls, repr(state))
-        text.state = state
-        return text
-
-
 def _written(tensor: Tensor) -> tuple[int, int, bool]:
     """Where a tensor is and how often it was written to."""
     place = tensor.data_ptr() if type(tensor) in (Tensor, nn.Parameter) else 0
@@ -379,13 +376,14 @@ def _same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_same, one, other))
     if kind is float and one == 0:
         return bool(repr(one) == repr(other))
-    return (kind in _PLAIN or kind is _Readable) and bool(one == other)
+    return kind in _PLAIN and bool(one == other)
 
 
-def _contents(cell: Any) -> Any:
+def _contents(place: Any) -> Any:
+    """What a cell of a closure or a context variable holds."""
     try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
+        return place.get() if isinstance(place, ContextVar) else place.cell_contents
+    except (LookupError, ValueError):  # not assigned yet
         return _MISSING
 
 
@@ -407,13 +405,9 @@ def _path(name: str, key: Any) -> str:
     return f"{name}.{key}".strip(".")
 
 
-_ARRAY: tuple[Callable[[Any], Any], Callable[[Any, Any], None]] = (
-    lambda array: (array.dtype.str, array.shape, array.tobytes()),
-    lambda array, saved: array.__setitem__(
-        ..., np.frombuffer(saved[2], array.dtype).reshape(saved[1])
-    ),
-)
-_GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]] = {
+_Way = tuple[Callable[[Any], Any], Callable[[Any, Any], None]]
+_STATES: dict[type, _Way] = {
+    random.SystemRandom: (lambda own: None, lambda own, saved: None),  # it has none
     random.Random: (lambda own: own.getstate(), lambda own, saved: own.setstate(saved)),
     np.random.RandomState: (
         lambda own: own.get_state(legacy=False),
@@ -423,7 +417,23 @@ _GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]]
         lambda own: own.bit_generator.state,
         lambda own, saved: setattr(own.bit_generator, "state", saved),
     ),
+    np.random.BitGenerator: (
+        lambda own: own.state,
+        lambda own, saved: setattr(own, "state", saved),
+    ),
+    np.ndarray: (
+        lambda own: (own.dtype.str, own.shape, own.tobytes()),
+        lambda own, saved: own.__setitem__(
+            ..., np.frombuffer(saved[2], own.dtype).reshape(saved[1])
+        ),
+    ),
+    array.array: (
+        array.array.tobytes,
+        lambda own, saved: own.__setitem__(slice(None), array.array(own.typecode, saved)),
+    ),
+    bytearray: (bytes, lambda own, saved: own.__setitem__(slice(None), saved)),
 }
+"""How to read and to write what an object of C keeps to itself, the more special types first."""
 
 
 _REDUCED = (  # of products, other than those of single precision
@@ -484,12 +494,10 @@ class EscapedTensorGuard:
         }
 
     def __enter__(self) -> Self:
-        """Begin a pass."""
         self._kept.__enter__()
         return self
 
     def __exit__(self, kind: Any, *error: Any) -> None:
-        """End it."""
         try:
             if kind is None:
                 self._refuse()

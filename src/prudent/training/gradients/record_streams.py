@@ -293,10 +293,6 @@ class Draws:
         self._is_own = own and self.streams is not None
         self._mode: _Drawing | None = None
 
-    def part(self, row: Tensor, number: int) -> "Draws":
-        """The same draws for a checkpointed part of the model, from a call on."""
-        return Draws(row, self.streams, number)
-
     def run(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function that may draw random numbers."""
         if self.streams is not None and kwargs.get("generator") is not None:

@@ -9,6 +9,7 @@ models are told that the values of a record cannot be branched on.
 """
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -73,20 +74,11 @@ OPENED: dict[Callable[..., Any], Callable[..., Any]] = {
 Call = Callable[..., Any]
 
 
-def _classes(
-    call: Call,
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    *rest: Any,
-    **options: Any,
-) -> Any:
-    rest = weight, size_average, ignore_index, *rest
+def _classes(call: Call, input: Tensor, target: Tensor, *rest: Any, **options: Any) -> Any:
     if target.is_floating_point() or not is_record(target):
         return call(input, target, *rest, **options)
-    outside = _outside(target, 0, input.shape[min(1, input.ndim - 1)]) & (target != ignore_index)
+    ignored = rest[2] if len(rest) > 2 else options.get("ignore_index", -100)
+    outside = _outside(target, 0, input.shape[min(1, input.ndim - 1)]) & (target != ignored)
     return _spoiled(call(input, _replaced(target, outside, 0), *rest, **options), outside)
 
 
@@ -97,22 +89,13 @@ def _probabilities(call: Call, input: Tensor, *rest: Any, **options: Any) -> Any
     return _spoiled(call(_replaced(input, outside, 0.5), *rest, **options), outside)
 
 
-def _rows(
-    call: Call,
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Any:
+def _rows(call: Call, input: Tensor, weight: Tensor, *rest: Any, **options: Any) -> Any:
     # The gradient of one record is never a sparse tensor: vmap has none.
-    rest = padding_idx, max_norm, norm_type, scale_grad_by_freq, False
+    rest, options = rest[:4], {**options, "sparse": False}
     if not is_record(input):
-        return call(input, weight, *rest)
+        return call(input, weight, *rest, **options)
     allowed = input.clamp(0, weight.shape[0] - 1)
-    return _spoiled(call(allowed, weight, *rest), allowed != input)
+    return _spoiled(call(allowed, weight, *rest, **options), allowed != input)
 
 
 def _along(call: Call, input: Tensor, dim: int, index: Tensor, *rest: Any, **options: Any) -> Any:
@@ -194,28 +177,14 @@ DOMAINS: dict[Callable[..., Any], Callable[..., Any]] = {
 """Maps each function to its total version, whose first argument calls the original function."""
 
 
-def embedding_bag(
-    call: Callable[..., Any],
-    input: Tensor,
-    weight: Tensor,
-    offsets: Tensor | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    mode: str = "mean",
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> Tensor:
+def embedding_bag(call: Call, input: Tensor, weight: Tensor, *rest: Any, **options: Any) -> Tensor:
     """Bags of equal size, the rows of a matrix of tokens, reduced as torch does."""
     if not is_record(input):
-        rest = norm_type, scale_grad_by_freq, mode, sparse, per_sample_weights
-        result: Tensor = call(
-            *(functional.embedding_bag, input, weight, offsets, max_norm),
-            *(*rest, include_last_offset, padding_idx),
-        )
+        result: Tensor = call(functional.embedding_bag, input, weight, *rest, **options)
         return result
+    given = _BAG.bind(input, weight, *rest, **options)
+    given.apply_defaults()
+    _, _, offsets, *settings, mode, _, per_sample_weights, _, padding_idx = given.args
     if input.ndim != 2 or offsets is not None:
         raise ValueError(
             "Expected the bags of torch.nn.EmbeddingBag as a matrix of tokens, one row per bag, "
@@ -224,8 +193,7 @@ def embedding_bag(
         )
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
-    look_up = partial(DOMAINS[functional.embedding], partial(call, functional.embedding))
-    rows: Tensor = look_up(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
+    rows: Tensor = _rows(partial(call, functional.embedding), input, weight, padding_idx, *settings)
     if per_sample_weights is not None:
         weighted: Tensor = call(torch.mul, rows, per_sample_weights[..., None])
         rows = weighted
@@ -238,6 +206,9 @@ def embedding_bag(
         return torch.where(inside.any(1), largest, 0)
     total = torch.where(inside, rows, 0).sum(1)
     return total / counted.sum(1, keepdim=True).clamp_min(1) if mode == "mean" else total
+
+
+_BAG = inspect.signature(functional.embedding_bag)
 
 
 def placed_number(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -312,34 +283,23 @@ def records_are_traced(choices: dict[Any, Any], device: torch.device) -> Iterato
     masking = sys.modules.get("transformers.masking_utils")
     experts = getattr(sys.modules.get("transformers.integrations.moe"), "ExpertsInterface", None)
     spans = "_compute_mask_indices"
-    with ExitStack() as stack:
-        for place, name, changed in (
-            (utils, "is_fake_tensor", or_a_record),
-            (utils, "is_cuda_stream_capturing", lambda _: lambda: False),
-            (masking, "find_packed_sequence_indices", decided),
-            (masking, "_ignore_causal_mask_sdpa", decided),
-            (masking, "_ignore_bidirectional_mask_sdpa", decided),
-            (experts, "get_interface", grouped_experts),
-            *(
-                (each, spans, _span_masks(device))
-                for each in _modules_with(spans, len(sys.modules))
-            ),
-        ):
-            stack.enter_context(_patched(place, name, changed))
-        yield
-
-
-@contextmanager
-def _patched(module: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
-    before = getattr(module, name, None)
-    if before is None:  # the library is not loaded, or of another version
-        yield
-        return
-    setattr(module, name, change(before))
+    changes = [
+        (utils, "is_fake_tensor", or_a_record),
+        (utils, "is_cuda_stream_capturing", lambda _: lambda: False),
+        (masking, "find_packed_sequence_indices", decided),
+        (masking, "_ignore_causal_mask_sdpa", decided),
+        (masking, "_ignore_bidirectional_mask_sdpa", decided),
+        (experts, "get_interface", grouped_experts),
+        *((each, spans, _span_masks(device)) for each in _modules_with(spans, len(sys.modules))),
+    ]  # of what is loaded, and exists in this version
+    found = [(*at, getattr(*at), change) for *at, change in changes if hasattr(*at)]
     try:
+        for place, name, own, change in found:
+            setattr(place, name, change(own))
         yield
     finally:
-        setattr(module, name, before)
+        for place, name, own, _ in found:
+            setattr(place, name, own)
 
 
 def _decided_once(choices: dict[Any, Any]) -> Callable[[Any], Any]:
@@ -415,7 +375,6 @@ class FunctionInterceptor(TorchFunctionMode):
         self._contexts = ExitStack()
 
     def __enter__(self) -> Self:
-        """Start watching."""
         super().__enter__()  # type: ignore[no-untyped-call]
         device = self._draws.row.device
         self._contexts.enter_context(records_are_traced(self._guard.host.choices, device))
@@ -425,14 +384,12 @@ class FunctionInterceptor(TorchFunctionMode):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Stop watching."""
         self._contexts.close()
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Call `func`."""
         kwargs = kwargs or {}
         if func in _FACTS:
             return func(*args, **kwargs)

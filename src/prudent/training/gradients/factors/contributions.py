@@ -27,7 +27,6 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.nn import functional
 
 from prudent.training.gradients.factors import kernels
@@ -135,36 +134,6 @@ def grouped_product(values: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
         for first, end, matrix in zip([0, *own[:-1]], own, matrices, strict=True):
             result[record, first:end] = values[record, first:end] @ matrix
     return result
-
-
-class Experts(Function):
-    """`grouped_product` with the factors of its per-example gradients."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor | None,
-        values: Tensor,
-        matrices: Tensor,
-        ends: Tensor,
-        transposed: bool,
-        use: Callable[[Routed], None] | None,
-    ) -> Tensor:
-        """Multiply; `transposed` means that the parameter is stored as transposed matrices."""
-        ctx.save_for_backward(values if use else None, matrices, ends)
-        ctx.transposed, ctx.use = transposed, use
-        return grouped_product(values, matrices, ends)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Pass the gradient to the input and both factors to the parameter."""
-        values, matrices, ends = ctx.saved_tensors
-        gradient = gradients[0].to(matrices.dtype)
-        if ctx.use:
-            rows, columns = (gradient, values) if ctx.transposed else (values, gradient)
-            ctx.use(Routed(rows.contiguous(), columns.contiguous(), ends))
-        passed = grouped_product(gradient, matrices.mT, ends) if ctx.needs_input_grad[1] else None
-        return None, passed, *[None] * 4
 
 
 def one_by_one(mat_a: Tensor, mat_b: Tensor, *, offs: Tensor, **options: Any) -> Tensor:

@@ -1,10 +1,11 @@
 """Layers that provide the factors of their parameters' per-example gradients.
 
-Each function computes what its torch namesake computes, on plain tensors whose first axis is the
-record. Its backward returns only the gradient of the input; the factors of the parameters' are
-passed to `use` callbacks. The first argument is an anchor, a scalar that requires a gradient and
-receives none: it makes autograd visit the layer in the backward pass. Normalised values, as large
-as the input, are recomputed in the backward pass.
+Each layer computes what its torch namesake computes, on plain tensors whose first axis is the
+record. Its backward returns only the gradient of the input, if that is wanted; the factors of the
+parameters' are passed to `Use` callbacks. `call` gives autograd an anchor as well, a scalar that
+requires a gradient and receives none, so that it visits the layer in the backward pass. Normalised
+values, as large as the input, are recomputed in the backward pass.
+
 Convolutions may have any number of dimensions. On the CPU a convolution is a matrix product over
 unfolded patches, channels last: faster than torch's there, and the form that the gradients need.
 Patches are unfolded for a few images at a time, into memory that stays in the processor's cache.
@@ -15,9 +16,10 @@ a GPU large images are kept with their channels last, which needs no copies.
 import math
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
+import attrs
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -28,9 +30,11 @@ from prudent.training.gradients.factors.contributions import (
     Dense,
     Form,
     Outer,
+    Routed,
     Use,
     as_it_is,
     forms,
+    grouped_product,
     outer,
     table_rows,
 )
@@ -62,143 +66,165 @@ from prudent.training.gradients.factors.products import (
 )
 
 
-class Linear(Function):
-    """input @ weight.T + bias, on an input of shape (records · positions, size)."""
+class Parameters(NamedTuple):
+    """Weight and bias of a layer, and what takes their contributions if they are trained."""
+
+    weight: Any  # a tensor; of a normalisation perhaps None
+    bias: Tensor | None
+    weight_use: Use | None
+    bias_use: Use | None
+
+    def contribute(self, slopes: Callable[[], Tensor], shifts: Callable[[], Tensor]) -> None:
+        """Pass the gradients of weight and bias on, computed only if they are wanted."""
+        if self.weight_use:
+            self.weight_use(Dense(slopes()))
+        if self.bias_use:
+            self.bias_use(Dense(shifts()))
+
+
+class _Adjoint(Function):
+    """A layer as an autograd function of its first value."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor,
-        values: Tensor,
-        converted: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        records: int,
-        weight_use: Use | None,
-        bias_use: Use | None,
-        transposed: bool,
-        width: int,
-    ) -> Tensor:
-        """Multiply the converted values, those that `autocasted` returned.
-
-        `transposed` means that the parameter is stored as weight.T, and `width` is the number of
-        its outputs; those beyond it are padding.
-        """
-        values = converted
-        # If the layer truncates its factors, so do norm and sum, each as it reads them: a truncated
-        # copy would have to be kept beside the input, which other layers keep as well.
-        ctx.cuts = cuts_products(values)
-        ctx.save_for_backward(values if weight_use else None, weight)
-        ctx.records, ctx.uses, ctx.transposed = records, (weight_use, bias_use), transposed
-        ctx.width = width
-        weight = autocasted(weight)  # not transposed, as the backward pass has it
-        if bias is None:
-            return values @ weight.T
-        return torch.addmm(bias, values, weight.T)
+    def forward(ctx: Any, anchor: Tensor | None, layer: Any, *values: Tensor) -> Tensor:
+        ctx.layer = layer
+        result: Tensor = layer.forward(ctx, *values)
+        return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        _, _, wanted, *others = ctx.needs_input_grad
+        return None, None, ctx.layer.backward(ctx, *gradients, wanted), *[None for _ in others]
+
+
+def call(layer: Any, anchor: Tensor | None, *values: Tensor) -> Tensor:
+    """Apply a layer to plain tensors."""
+    result: Tensor = _Adjoint.apply(anchor, layer, *values)  # type: ignore[no-untyped-call]
+    return result
+
+
+@attrs.frozen
+class Linear:
+    """input @ weight.T + bias, on an input of shape (records · positions, size)."""
+
+    parameters: Parameters
+    records: int
+    transposed: bool  # whether the parameter is stored as weight.T
+    width: int  # the number of outputs; those beyond it are padding
+
+    def forward(self, ctx: Any, values: Tensor, converted: Tensor) -> Tensor:
+        """Multiply the converted values, those that `autocasted` returned."""
+        weight, bias, weight_use, _ = self.parameters
+        # If the layer truncates its factors, so do norm and sum, each as it reads them: a truncated
+        # copy would have to be kept beside the input, which other layers keep as well.
+        ctx.cuts = cuts_products(converted)
+        ctx.save_for_backward(converted if weight_use else None, weight)
+        weight = autocasted(weight)  # not transposed, as the backward pass has it
+        if bias is None:
+            return converted @ weight.T
+        return torch.addmm(bias, converted, weight.T)
+
+    def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> Tensor | None:
         """Pass the gradient to the input and both factors to the parameters."""
-        (gradient,) = gradients
         values, weight = ctx.saved_tensors
-        weight_use, bias_use = ctx.uses
-        by_record = gradient.view(ctx.records, -1, gradient.shape[1])
-        if weight_use:
-            inputs = values.view(ctx.records, -1, values.shape[1])
-            rows, columns = (inputs, by_record) if ctx.transposed else (by_record, inputs)
+        by_record = gradient.view(self.records, -1, gradient.shape[1])
+        if self.parameters.weight_use:
+            inputs = values.view(self.records, -1, values.shape[1])
+            rows, columns = (inputs, by_record) if self.transposed else (by_record, inputs)
             product = cut_product if ctx.cuts else precise_product
-            form = _narrow_matrix if ctx.transposed else _low_matrix
-            weight_use(outer(rows[None], columns[None], partial(form, ctx.width), product))
-        if bias_use:
-            bias_use(Dense(total(by_record[..., : ctx.width], [1])))
-        passed = gradient @ weight.to(gradient.dtype) if ctx.needs_input_grad[1] else None
-        return None, passed, *[None] * 8
+            form = _narrow_matrix if self.transposed else _low_matrix
+            factors = outer(rows[None], columns[None], partial(form, self.width), product)
+            self.parameters.weight_use(factors)
+        if self.parameters.bias_use:
+            self.parameters.bias_use(Dense(total(by_record[..., : self.width], [1])))
+        return gradient @ weight.to(gradient.dtype) if wanted else None
 
 
-class Affine(Function):
+@attrs.frozen
+class Affine:
     """values * weight + bias, the parameters broadcast over every axis but their own."""
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor,
-        values: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        own_axes: Sequence[int],
-        weight_use: Use | None,
-        bias_use: Use | None,
-    ) -> Tensor:
-        """Scale and shift; `own_axes` are the axes of `values` that the parameters have."""
-        shape = [size if axis in own_axes else 1 for axis, size in enumerate(values.shape)]
+    parameters: Parameters
+    own_axes: Sequence[int]  # the axes of the values that the parameters have
+
+    def forward(self, ctx: Any, values: Tensor) -> Tensor:
+        """Scale and shift."""
+        weight, bias, weight_use, _ = self.parameters
+        shape = [size if axis in self.own_axes else 1 for axis, size in enumerate(values.shape)]
         weight = None if weight is None else weight.view(shape)
         ctx.save_for_backward(values if weight_use else None, weight)
-        ctx.uses = weight_use, bias_use
-        ctx.summed = [axis for axis in range(1, values.ndim) if axis not in own_axes]
         if weight is None:
             return values.clone() if bias is None else values + bias.view(shape)
         return values * weight if bias is None else torch.addcmul(bias.view(shape), values, weight)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> Tensor | None:
         """Pass the gradient to the input and its sums over positions to the parameters."""
-        (gradient,) = gradients
         values, weight = ctx.saved_tensors
-        weight_use, bias_use = ctx.uses
+        summed = [axis for axis in range(1, gradient.ndim) if axis not in self.own_axes]
         precise = at_least_single(gradient)
-        if weight_use:
-            weight_use(Dense(total(precise * values, ctx.summed)))
-        if bias_use:
-            bias_use(Dense(total(precise, ctx.summed)))
-        passed = None
-        if ctx.needs_input_grad[1]:
-            passed = gradient if weight is None else gradient * weight
-        return None, passed, *[None] * 5
+        self.parameters.contribute(
+            lambda: total(precise * values, summed), lambda: total(precise, summed)
+        )
+        return gradient if weight is None or not wanted else gradient * weight
 
 
-class Embedding(Function):
+@attrs.frozen
+class Embedding:
     """weight[indices], for indices of shape (records, positions)."""
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor,
-        indices: Tensor,
-        weight: Tensor,
-        padding_index: int | None,
-        weight_use: Use,
-    ) -> Tensor:
-        """Look up; rows equal to `padding_index` receive no gradient."""
+    weight: Tensor
+    padding_index: int | None  # rows equal to it receive no gradient
+    use: Use
+
+    def forward(self, ctx: Any, indices: Tensor) -> Tensor:
+        """Look up."""
         ctx.save_for_backward(indices)
-        ctx.count, ctx.padding_index, ctx.use = weight.shape[0], padding_index, weight_use
-        return functional.embedding(indices, weight).clone()
+        return functional.embedding(indices, self.weight).clone()
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> None:
         """Pass the gradient of every position to its row."""
-        (gradient,) = gradients
         (indices,) = ctx.saved_tensors
-        if ctx.padding_index is not None:
-            gradient = torch.where((indices == ctx.padding_index)[..., None], 0, gradient)
-        ctx.use(table_rows(indices, gradient, ctx.count))
-        return (None,) * 5
+        if self.padding_index is not None:
+            gradient = torch.where((indices == self.padding_index)[..., None], 0, gradient)
+        self.use(table_rows(indices, gradient, self.weight.shape[0]))
 
 
-class Expand(Function):
+@attrs.frozen
+class Experts:
+    """`grouped_product` with the factors of its per-example gradients."""
+
+    transposed: bool  # whether the parameter is stored as transposed matrices
+    use: Use | None
+
+    def forward(self, ctx: Any, values: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+        """Multiply; the matrices may be converted copies, which are freed in the backward pass."""
+        ctx.save_for_backward(values if self.use else None, matrices, ends)
+        return grouped_product(values, matrices, ends)
+
+    def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> Tensor | None:
+        """Pass the gradient to the input and both factors to the parameter."""
+        values, matrices, ends = ctx.saved_tensors
+        gradient = gradient.to(matrices.dtype)
+        if self.use:
+            rows, columns = (gradient, values) if self.transposed else (values, gradient)
+            self.use(Routed(rows.contiguous(), columns.contiguous(), ends))
+        return grouped_product(gradient, matrices.mT, ends) if wanted else None
+
+
+@attrs.frozen
+class Expand:
     """One copy of a parameter per record; the gradient of a copy is its record's gradient."""
 
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, weight: Tensor, records: int, use: Use) -> Tensor:
-        """An expanded view, which needs no memory."""
-        ctx.use = use
-        return weight.expand(records, *weight.shape)
+    records: int
+    use: Use
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def forward(self, ctx: Any, weight: Tensor) -> Tensor:
+        """An expanded view, which needs no memory."""
+        return weight.expand(self.records, *weight.shape)
+
+    def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> None:
         """Pass the gradients on unchanged."""
-        (gradient,) = gradients
-        ctx.use(Dense(at_least_single(gradient)))
-        return (None,) * 4
+        self.use(Dense(at_least_single(gradient)))
 
 
 # A linear layer has one group, so its gradient has a group axis of size one; and padded outputs.
@@ -229,130 +255,109 @@ def autocast_type(values: Tensor) -> torch.dtype:
     return values.dtype
 
 
-class LayerNorm(Function):
+@attrs.frozen
+class LayerNorm:
     """Normalises the last axes of (records, ..., *shape), then scales and shifts."""
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor,
-        values: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        shape: Sequence[int],
-        eps: float,
-        weight_use: Use | None,
-        bias_use: Use | None,
-    ) -> Any:
+    parameters: Parameters
+    shape: Sequence[int]
+    eps: float
+
+    def forward(self, ctx: Any, values: Tensor) -> Tensor:
         """Normalise in single precision or better."""
+        weight, bias, *_ = self.parameters
         result, mean, scale = torch.native_layer_norm(
-            at_least_single(values), shape, weight, bias, eps
+            at_least_single(values), self.shape, weight, bias, self.eps
         )
         ctx.save_for_backward(values, weight, mean, scale)
-        ctx.shape, ctx.uses = shape, (weight_use, bias_use)
         return result
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> Tensor | None:
         """Pass the gradient to the input and its sums over positions to the parameters."""
-        (gradient,) = gradients
         values, weight, mean, scale = ctx.saved_tensors
         values = at_least_single(values)
-        weight_use, bias_use = ctx.uses
-        slopes, shifts = _slopes_and_shifts(gradient, values, mean, scale, ctx.shape)
-        if weight_use:
-            weight_use(Dense(slopes()))
-        if bias_use:
-            bias_use(Dense(shifts()))
-        passed = None
-        if ctx.needs_input_grad[1]:
-            passed, _, _ = torch.ops.aten.native_layer_norm_backward(
-                gradient, values, ctx.shape, mean, scale, weight, None, [True, False, False]
-            )
-        return None, passed, *[None] * 6
+        self.parameters.contribute(*self._sums(gradient, values, mean, scale))
+        if not wanted:
+            return None
+        passed: Tensor
+        passed, _, _ = torch.ops.aten.native_layer_norm_backward(
+            gradient, values, self.shape, mean, scale, weight, None, _INPUT_ONLY
+        )
+        return passed
+
+    def _sums(
+        self, gradient: Tensor, values: Tensor, mean: Tensor, scale: Tensor
+    ) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+        """The gradients of weight and bias, computed on demand."""
+        shape = self.shape
+        if values.dtype == torch.float32 and fuses(gradient, values, mean, scale):
+            records, size = len(values), torch.Size(shape).numel()
+            sums = norm_gradients(gradient, values, mean, scale, (records, size))
+            slopes, shifts = (part.view(records, *shape) for part in sums)
+            return lambda: slopes, lambda: shifts
+        positions = range(1, values.ndim - len(shape))
+        return (
+            lambda: total((values - mean).mul_(scale).mul_(gradient), positions),
+            lambda: total(gradient, positions),
+        )
 
 
-def _slopes_and_shifts(
-    gradient: Tensor, values: Tensor, mean: Tensor, scale: Tensor, shape: Sequence[int]
-) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
-    """The gradients of weight and bias of a layer normalisation, computed on demand."""
-    if values.dtype == torch.float32 and fuses(gradient, values, mean, scale):
-        records, size = len(values), torch.Size(shape).numel()
-        sums = norm_gradients(gradient, values, mean, scale, (records, size))
-        slopes, shifts = (part.view(records, *shape) for part in sums)
-        return lambda: slopes, lambda: shifts
-    positions = range(1, values.ndim - len(shape))
-    return (
-        lambda: total((values - mean).mul_(scale).mul_(gradient), positions),
-        lambda: total(gradient, positions),
-    )
-
-
-class GroupNorm(Function):
+@attrs.frozen
+class GroupNorm:
     """Normalises groups of channels of (images, channels, *size), then scales and shifts."""
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor,
-        values: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        groups: int,
-        eps: float,
-        records: int,
-        weight_use: Use | None,
-        bias_use: Use | None,
-    ) -> Any:
+    parameters: Parameters
+    groups: int
+    eps: float
+    records: int
+
+    def forward(self, ctx: Any, values: Tensor) -> Tensor:
         """Normalise in single precision or better."""
-        ctx.fused = normalises(values, groups)
+        weight, bias, *_ = self.parameters
+        ctx.fused = normalises(values, self.groups)
         if not ctx.fused:
             values = _ordered(values, values)
         images, channels, *size = values.shape
-        ctx.sizes = images, channels, torch.Size(size).numel(), groups
+        ctx.sizes = images, channels, torch.Size(size).numel(), self.groups
         if ctx.fused:
-            result, mean, scale = group_norm(values, weight, bias, groups, eps)
+            result, mean, scale = group_norm(values, weight, bias, self.groups, self.eps)
         else:
             result, mean, scale = torch.ops.aten.native_group_norm(
-                at_least_single(values), weight, bias, *ctx.sizes, eps
+                at_least_single(values), weight, bias, *ctx.sizes, self.eps
             )
         ctx.save_for_backward(values, weight, mean, scale)
-        ctx.records, ctx.uses = records, (weight_use, bias_use)
         return result
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> Tensor | None:
         """Pass the gradient to the input and its sums over positions to the parameters."""
-        (gradient,) = gradients
         values, weight, mean, scale = ctx.saved_tensors
-        weight_use, bias_use = ctx.uses
         images, channels, _, groups = ctx.sizes
+        passed: Tensor
         if ctx.fused:
             gradient = gradient.contiguous(memory_format=torch.channels_last)
-            change, *parts = group_norm_backward(gradient, values, weight, mean, scale)
-            for use, part in zip(ctx.uses, parts, strict=True):
-                if use:
-                    use(Dense(_by_record(part, ctx.records)))
-            return None, change if ctx.needs_input_grad[1] else None, *[None] * 8
+            passed, *parts = group_norm_backward(gradient, values, weight, mean, scale)
+            self.parameters.contribute(*(partial(_by_record, each, self.records) for each in parts))
+            return passed if wanted else None
         values = at_least_single(values)
-        ordered = _ordered(gradient, values)
-        if weight_use or bias_use:
+        positions = range(2, values.ndim)
+
+        @cache
+        def shifts() -> Tensor:
+            return total(gradient, positions)
+
+        def slopes() -> Tensor:
             # The normalised values are affine in the input, so two sums per channel are enough.
-            positions = range(2, values.ndim)
-            shifts = total(gradient, positions)
-            if weight_use:
-                products = total(gradient * values, positions).view(images, groups, -1)
-                centred = products - mean[..., None] * shifts.view(images, groups, -1)
-                slopes = (centred * scale[..., None]).view(images, channels)
-                weight_use(Dense(_by_record(slopes, ctx.records)))
-            if bias_use:
-                bias_use(Dense(_by_record(shifts, ctx.records)))
-        passed = None
-        if ctx.needs_input_grad[1]:
-            passed, _, _ = torch.ops.aten.native_group_norm_backward(
-                ordered, values, mean, scale, weight, *ctx.sizes, _INPUT_ONLY
-            )
-        return None, passed, *[None] * 8
+            products = total(gradient * values, positions).view(images, groups, -1)
+            centred = products - mean[..., None] * shifts().view(images, groups, -1)
+            return _by_record((centred * scale[..., None]).view(images, channels), self.records)
+
+        self.parameters.contribute(slopes, lambda: _by_record(shifts(), self.records))
+        if not wanted:
+            return None
+        passed, _, _ = torch.ops.aten.native_group_norm_backward(
+            _ordered(gradient, values), values, mean, scale, weight, *ctx.sizes, _INPUT_ONLY
+        )
+        return passed
 
 
 _INPUT_ONLY = [True, False, False]
@@ -376,33 +381,27 @@ _CACHED = 1 << 19
 """Numbers of patches that are unfolded at a time on the CPU."""
 
 
-class Convolution(Function):
+@attrs.frozen
+class Convolution:
     """A zero-padded convolution on (images, channels, *size), as a product over patches.
 
     The result is an image where oneDNN convolves. Elsewhere it is a matrix that must be reshaped by
     `Geometry.by_image`, because an autograd function must not return a view.
     """
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor,
-        values: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        geometry: Geometry,
-        records: int,
-        weight_use: Use | None,
-        bias_use: Use | None,
-    ) -> Tensor:
+    parameters: Parameters
+    geometry: Geometry
+    records: int
+
+    def forward(self, ctx: Any, values: Tensor) -> Tensor:
         """Convolve, or unfold and multiply."""
-        values = autocasted(values)
+        weight, bias, *_ = self.parameters
+        geometry, values = self.geometry, autocasted(values)
         # Whether oneDNN convolves such images with their channels last, without unfolding them.
         native = geometry.dimensions == 2 and geometry.groups == 1 and _has_fast_adjoint(values)
         if native:
             values = values.contiguous(memory_format=torch.channels_last)
         ctx.save_for_backward(values, weight)
-        ctx.geometry, ctx.records, ctx.uses = geometry, records, (weight_use, bias_use)
         if native:
             # With one channel the result has its channels first, in which torch pools slowly.
             result = torch.convolution(values, weight, bias, *_settings(geometry))
@@ -411,20 +410,17 @@ class Convolution(Function):
         bias = None if bias is None else autocasted(bias)
         return _patches_product(values, matrix, bias, geometry)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> Tensor | None:
         """Pass the gradient to the input; unfold again for the parameters.
 
         No patches are stored.
         """
-        (gradient,) = gradients
         values, weight = ctx.saved_tensors
-        geometry: Geometry = ctx.geometry
-        weight_use, bias_use = ctx.uses
+        geometry, (_, _, weight_use, bias_use) = self.geometry, self.parameters
         if gradient.ndim > 3:
             gradient = gradient.movedim(1, -1).flatten(0, -2)
         gradient = gradient.view(geometry.groups, -1, gradient.shape[-1])
-        rows = at_least_single(gradient).view(len(gradient), ctx.records, -1, gradient.shape[2])
+        rows = at_least_single(gradient).view(len(gradient), self.records, -1, gradient.shape[2])
         if weight_use:
             shape = weight.shape
             if forms(rows.shape[2], rows.shape[3], shape[1:].numel()):
@@ -433,53 +429,37 @@ class Convolution(Function):
                 weight_use(_kept(rows, values, geometry, shape, precise_product, as_it_is))
         if bias_use:
             bias_use(Dense(rows.sum(2).movedim(0, 1).flatten(1)))
-        passed = None
-        if ctx.needs_input_grad[1]:
-            weight = weight.to(gradient.dtype)
-            if _has_fast_adjoint(gradient):
-                image = geometry.by_image(gradient, values.shape)
-                passed = _input_gradient(image, values, weight, geometry)
-            else:
-                products = _grouped_product(gradient, geometry.matrix(weight), None)
-                passed = geometry.fold(products, values.shape)
-        return None, passed, *[None] * 6
+        if not wanted:
+            return None
+        weight = weight.to(gradient.dtype)
+        if _has_fast_adjoint(gradient):
+            image = geometry.by_image(gradient, values.shape)
+            return _input_gradient(image, values, weight, geometry)
+        products = _grouped_product(gradient, geometry.matrix(weight), None)
+        return geometry.fold(products, values.shape)
 
 
-class NativeConvolution(Function):
+class NativeConvolution(Convolution):
     """The same with torch's convolution, channels first; its result is an image."""
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor,
-        values: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        geometry: Geometry,
-        records: int,
-        weight_use: Use | None,
-        bias_use: Use | None,
-    ) -> Tensor:
+    def forward(self, ctx: Any, values: Tensor) -> Tensor:
         """Convolve."""
+        weight, bias, *_ = self.parameters
         values = autocasted(values)
-        ctx.last = _prefers_channels_last(values, len(weight), geometry)
+        ctx.last = _prefers_channels_last(values, len(weight), self.geometry)
         if ctx.last:
             values = values.contiguous(memory_format=torch.channels_last)
         ctx.save_for_backward(values, weight)
-        ctx.geometry, ctx.records, ctx.uses = geometry, records, (weight_use, bias_use)
-        return torch.convolution(values, weight, bias, *_settings(geometry))
+        return torch.convolution(values, weight, bias, *_settings(self.geometry))
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> Tensor | None:
         """Pass the gradient to the input; unfold for the parameters."""
-        (gradient,) = gradients
         values, weight = ctx.saved_tensors
-        geometry: Geometry = ctx.geometry
-        weight_use, bias_use = ctx.uses
+        geometry, (_, _, weight_use, bias_use) = self.geometry, self.parameters
 
         def by_record(images: Tensor) -> Tensor:
             """(groups, images, size, positions) as (groups, records, positions, size)."""
-            split = images.unflatten(1, (ctx.records, -1))  # type: ignore[no-untyped-call]
+            split = images.unflatten(1, (self.records, -1))  # type: ignore[no-untyped-call]
             joined: Tensor = split.transpose(2, 3).flatten(3)
             return joined.mT
 
@@ -497,8 +477,8 @@ class NativeConvolution(Function):
             shape = weight.shape
             if is_depthwise(values, gradient, geometry):
                 each = depthwise_gradients(values, gradient, geometry)
-                if len(each) != ctx.records:
-                    each = each.view(ctx.records, -1, *each.shape[1:]).sum(1)
+                if len(each) != self.records:
+                    each = each.view(self.records, -1, *each.shape[1:]).sum(1)
                 weight_use(Dense(each, lambda m: m.reshape(*m.shape[:-2], *shape)))
             elif not forms(rows.shape[2], rows.shape[3], shape[1:].numel()):
                 # Norm and sum multiply the kept factors in different orders. Truncating the factors
@@ -516,10 +496,9 @@ class NativeConvolution(Function):
                 weight_use(factors.formed())
         if bias_use:
             bias_use(Dense(total(rows, [2]).movedim(0, 1).flatten(1)))
-        passed = None
-        if ctx.needs_input_grad[1]:
-            passed = _input_gradient(gradient, values, weight.to(gradient.dtype), geometry)
-        return None, passed, *[None] * 6
+        if not wanted:
+            return None
+        return _input_gradient(gradient, values, weight.to(gradient.dtype), geometry)
 
 
 def _prefers_channels_last(values: Tensor, outputs: int, geometry: Geometry) -> bool:

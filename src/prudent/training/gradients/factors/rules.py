@@ -1,8 +1,8 @@
 """Rules: how to call each torch function with cheap book-keeping on records.
 
 A rule takes the tape and the one record among the arguments, followed by the arguments of its torch
-function. It returns NotImplemented if the arguments are not the usual ones: the record in another
-position, a weight of another shape.
+function; one in `_RULES_OF_INPUT` takes the record as the first of these alone. It returns
+NotImplemented if the arguments are not the usual ones, such as a weight of another shape.
 
 torch's recurrent kernels cannot run under vmap. So every layer and direction of `LSTM`, `GRU`,
 `RNN` and their cells is decomposed into the product of its input at all times, an ordinary linear
@@ -17,7 +17,6 @@ from typing import Any, NoReturn, TypeVar
 import attrs
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -30,24 +29,21 @@ from prudent._torch_private import (
     retrieve_current_functorch_interpreter,
     unwrap_batched,
 )
-from prudent.training.gradients.factors.contributions import (
-    Dense,
-    Experts,
-    Use,
-    as_it_is,
-    ends_within,
-)
+from prudent.training.gradients.factors.contributions import Dense, Use, as_it_is, ends_within
 from prudent.training.gradients.factors.kernels import Geometry
 from prudent.training.gradients.factors.layers import (
     Affine,
     Convolution,
     Embedding,
+    Experts,
     GroupNorm,
     LayerNorm,
     Linear,
     NativeConvolution,
+    Parameters,
     autocast_type,
     autocasted,
+    call,
 )
 from prudent.training.gradients.factors.products import ALIGNED, aligned, cuts_products
 from prudent.training.gradients.factors.tape import Tape, tensors
@@ -80,24 +76,14 @@ def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
     return add_batch_dim(result, 0, level)
 
 
-def call(function: type[Function], *args: Any) -> Tensor:
-    """Apply a differentiable function."""
-    result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _linear(
-    tape: Tape, record: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None
-) -> Any:
-    if input is not record:
-        return NotImplemented
+def _linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     return _product(tape, input, weight, bias, transposed=False)
 
 
-def _matmul(tape: Tape, record: Tensor, input: Tensor, other: Tensor) -> Any:
-    if input is not record or other.ndim != 2:
-        return NotImplemented
-    return _product(tape, input, other, None, transposed=True)
+def _matmul(tape: Tape, input: Tensor, other: Tensor) -> Any:
+    return (
+        _product(tape, input, other, None, transposed=True) if other.ndim == 2 else NotImplemented
+    )
 
 
 def _addmm(
@@ -128,9 +114,9 @@ def _product(
             converted = tape.converted(record, values).view(flat.shape)
         width = len(matrix)
         shape = _padded if _pads_outputs(flat, width) else as_it_is
-        parameters = shape(matrix), None if bias is None else shape(bias.detach())
-        settings = records, *uses, transposed, width
-        result = call(Linear, tape.anchor, flat, converted, *parameters, *settings)
+        shifts = None if bias is None else shape(bias.detach())
+        layer = Linear(Parameters(shape(matrix), shifts, *uses), records, transposed, width)
+        result = call(layer, tape.anchor, flat, converted)
         return result.view(*values.shape[:-1], -1)[..., :width]
 
     return on_records(multiply, record)
@@ -153,7 +139,6 @@ def _padded(parameter: Tensor) -> Tensor:
 
 def _convolution(
     tape: Tape,
-    record: Tensor,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -162,7 +147,7 @@ def _convolution(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Any:
-    if input is not record or input.ndim != weight.ndim:
+    if input.ndim != weight.ndim:
         return NotImplemented
     kernel, axes = weight.shape[2:], weight.ndim - 2
     stride, dilation = _per_axis(stride, axes), _per_axis(dilation, axes)
@@ -172,17 +157,14 @@ def _convolution(
         input = functional.pad(input, [side for pair in reversed(sides) for side in pair])
     padding = _per_axis(0 if isinstance(padding, str) else padding, axes)
     geometry = Geometry(kernel, stride, padding, dilation, groups)
-    parameters, uses = _apart(tape, weight, bias)
+    parameters = _parameters(tape, weight, bias)
 
     def convolve(records: int, values: Tensor) -> Tensor:
         images = values.flatten(0, 1)
-        arguments = tape.anchor, images, *parameters, geometry, records, *uses
-        if _multiplies_patches(images):
-            result = call(Convolution, *arguments)
-            if result.ndim < 4:  # a matrix, or one for each group
-                result = geometry.by_image(result, images.shape)
-        else:
-            result = call(NativeConvolution, *arguments)
+        kind = Convolution if _multiplies_patches(images) else NativeConvolution
+        result = call(kind(parameters, geometry, records), tape.anchor, images)
+        if kind is Convolution and result.ndim < 4:  # a matrix, or one for each group
+            result = geometry.by_image(result, images.shape)
         return result.view(*values.shape[:2], *result.shape[1:])
 
     return on_records(convolve, input)
@@ -190,7 +172,6 @@ def _convolution(
 
 def _upscaling(
     tape: Tape,
-    record: Tensor,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -204,7 +185,7 @@ def _upscaling(
     axes, shape = weight.ndim - 2, weight.shape
     apart = _per_axis(stride, axes) == list(shape[2:]) and set(_per_axis(dilation, axes)) == {1}
     whole = not any((*_per_axis(padding, axes), *_per_axis(output_padding, axes)))
-    if input is not record or input.ndim != weight.ndim or not (apart and whole and groups == 1):
+    if input.ndim != weight.ndim or not (apart and whole and groups == 1):
         return NotImplemented
     outputs, kernel = shape[1], shape[2:]
     matrix = weight.detach().flatten(1)
@@ -224,8 +205,9 @@ def _upscaling(
         flat = values.movedim(2, -1).reshape(-1, values.shape[2])
         shifts = None if bias is None else bias.detach().repeat_interleave(kernel.numel())
         converted = flat.detach().to(autocast_type(flat))
-        settings = records, *uses, True, matrix.shape[1]
-        result = call(Linear, tape.anchor, flat, converted, matrix.T, shifts, *settings)
+        parameters = Parameters(matrix.T, shifts, *uses)
+        layer = Linear(parameters, records, True, matrix.shape[1])
+        result = call(layer, tape.anchor, flat, converted)
         patches = result.view(*values.shape[:2], *size, outputs, *kernel)
         # Each position beside the place in its patch, and the channels last.
         order = [place for axis in range(axes) for place in (2 + axis, 3 + axes + axis)]
@@ -270,7 +252,8 @@ def _embedding(
     def look_up(records: int, indices: Tensor) -> Tensor:
         flat = indices.reshape(records, -1)
         use = tape.use(weight, looked_up=len(weight) > flat.shape[1] * tape.slots)
-        result = call(Embedding, tape.anchor, flat, weight.detach(), padding_idx, use)
+        assert use is not None, "a rule is for trained parameters"
+        result = call(Embedding(weight.detach(), padding_idx, use), tape.anchor, flat)
         return result.view(*indices.shape, -1)
 
     if input is record:
@@ -284,53 +267,40 @@ def _embedding(
 
 def _layer_norm(
     tape: Tape,
-    record: Tensor,
     input: Tensor,
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
-    if input is not record:
-        return NotImplemented
-    parameters, uses = _apart(tape, weight, bias)
-    settings = list(normalized_shape), eps, *uses
-    return on_records(
-        lambda records, values: call(LayerNorm, tape.anchor, values, *parameters, *settings), input
-    )
+    layer = LayerNorm(_parameters(tape, weight, bias), list(normalized_shape), eps)
+    return on_records(lambda _, values: call(layer, tape.anchor, values), input)
 
 
 def _rms_norm(
     tape: Tape,
-    record: Tensor,
     input: Tensor,
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Any:
-    if input is not record:
-        return NotImplemented
     normal = functional.rms_norm(input, list(normalized_shape), None, eps)
     return _affine(tape, normal, weight, None, range(-len(normalized_shape), 0))
 
 
 def _group_norm(
     tape: Tape,
-    record: Tensor,
     input: Tensor,
     num_groups: int,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
-    if input is not record:
-        return NotImplemented
-    parameters, uses = _apart(tape, weight, bias)
+    parameters = _parameters(tape, weight, bias)
 
     def normalise(records: int, values: Tensor) -> Tensor:
-        images = values.flatten(0, 1)
-        settings = num_groups, eps, records, *uses
-        return call(GroupNorm, tape.anchor, images, *parameters, *settings).view_as(values)
+        layer = GroupNorm(parameters, num_groups, eps, records)
+        return call(layer, tape.anchor, values.flatten(0, 1)).view_as(values)
 
     return on_records(normalise, input)
 
@@ -340,7 +310,6 @@ def _statistics_norm(norm: Callable[..., Tensor]) -> Callable[..., Any]:
 
     def rule(
         tape: Tape,
-        record: Tensor,
         input: Tensor,
         running_mean: Tensor | None = None,
         running_var: Tensor | None = None,
@@ -349,8 +318,6 @@ def _statistics_norm(norm: Callable[..., Tensor]) -> Callable[..., Any]:
         *rest: Any,
         **options: Any,
     ) -> Any:
-        if input is not record:
-            return NotImplemented
         normal = norm(input, running_mean, running_var, None, None, *rest, **options)
         return _affine(tape, normal, weight, bias, [1])
 
@@ -362,11 +329,8 @@ def _affine(
 ) -> Tensor:
     # Outside vmap the record is an additional first axis.
     own_axes = [axis % values.ndim + 1 for axis in axes]
-    parameters, uses = _apart(tape, weight, bias)
-    return on_records(
-        lambda records, values: call(Affine, tape.anchor, values, *parameters, own_axes, *uses),
-        values,
-    )
+    layer = Affine(_parameters(tape, weight, bias), own_axes)
+    return on_records(lambda _, values: call(layer, tape.anchor, values), values)
 
 
 def _attention(
@@ -437,7 +401,7 @@ def _grouped(
     def multiply(records: int, values: Tensor, ends: Tensor) -> Tensor:
         anchor = None if tape is None else tape.anchor
         ends = ends_within(ends, values.shape[1]).expand(records, -1)
-        return call(Experts, anchor, values.to(kind), matrices, ends, transposed, use)
+        return call(Experts(transposed, use), anchor, values.to(kind), matrices, ends)
 
     return on_records(multiply, mat_a, offs).to(out_dtype or mat_a.dtype)
 
@@ -463,16 +427,13 @@ RECORD_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.view_as: lambda tensor, other: _view(tensor, other.shape),
 }
 
-RULES: dict[Callable[..., Any], Callable[..., Any]] = {
-    **dict.fromkeys(GROUPED, _grouped),
+_RULES_OF_INPUT: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.linear: _linear,
     **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm), _matmul),
-    torch.addmm: _addmm,
     **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), _convolution),
     **dict.fromkeys(
         (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d), _upscaling
     ),
-    functional.embedding: _embedding,
     functional.layer_norm: _layer_norm,
     functional.rms_norm: _rms_norm,
     functional.group_norm: _group_norm,
@@ -481,10 +442,25 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 
 
-def _apart(tape: Tape, *parameters: Tensor | None) -> tuple[list[Tensor | None], list[Use | None]]:
+def _of_input(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(tape: Tape, record: Tensor, input: Tensor, *args: Any, **options: Any) -> Any:
+        return rule(tape, input, *args, **options) if input is record else NotImplemented
+
+    return checked
+
+
+RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+    **{function: _of_input(rule) for function, rule in _RULES_OF_INPUT.items()},
+    **dict.fromkeys(GROUPED, _grouped),
+    torch.addmm: _addmm,
+    functional.embedding: _embedding,
+}
+
+
+def _parameters(tape: Tape, weight: Tensor | None, bias: Tensor | None) -> Parameters:
     """Parameters without their gradients, and where to send what they contribute."""
-    detached = [None if each is None else each.detach() for each in parameters]
-    return detached, [tape.use(each) for each in parameters]
+    values, shifts = (None if each is None else each.detach() for each in (weight, bias))
+    return Parameters(values, shifts, tape.use(weight), tape.use(bias))
 
 
 def _per_axis(setting: int | Sequence[int], axes: int) -> list[int]:
@@ -544,8 +520,17 @@ def _scan(
 def _layers(step: Step, function: Callable[..., Any]) -> Callable[..., Any]:
     """The decomposition of torch's function for several layers of one kind."""
 
-    def run(
+    def run(call: Call, input: Tensor, states: Tensor | States, *args: Any, **options: Any) -> Any:
+        record = next(filter(is_record, tensors((input, states, args))), None)
+        if record is None:
+            return call(function, input, states, *args, **options)
+        if len(args) > 1 and isinstance(args[1], tuple | list):
+            refuse_packed()
+        return layers(call, record, input, states, *args, **options)
+
+    def layers(
         call: Call,
+        record: Tensor,
         input: Tensor,
         states: Tensor | States,
         params: Sequence[Tensor],
@@ -557,13 +542,6 @@ def _layers(step: Step, function: Callable[..., Any]) -> Callable[..., Any]:
         batch_first: bool = False,
     ) -> Any:
         initial = [states] if isinstance(states, Tensor) else list(states)
-        record = next(filter(is_record, tensors((input, initial, params))), None)
-        if record is None:
-            return call(
-                function,
-                *(input, states, params, has_biases, num_layers),
-                *(dropout, train, bidirectional, batch_first),
-            )
         hidden = _on_record(call, input if batch_first else input.transpose(0, 1), record)
         weights = _weights(params, has_biases, bidirectional, num_layers)
         last: list[tuple[Tensor, ...]] = []
@@ -583,14 +561,7 @@ def _layers(step: Step, function: Callable[..., Any]) -> Callable[..., Any]:
         ends = [torch.stack(each) for each in zip(*last, strict=True)]
         return hidden if batch_first else hidden.transpose(0, 1), *ends
 
-    def refusing_packed(call: Call, *args: Any, **kwargs: Any) -> Any:
-        if len(args) > 3 and isinstance(args[3], (tuple, list)):
-            if any(map(is_record, tensors(args))):
-                refuse_packed()
-            return call(function, *args, **kwargs)
-        return run(call, *args, **kwargs)
-
-    return refusing_packed
+    return run
 
 
 def _cell(step: Step, function: Callable[..., Any]) -> Callable[..., Any]:
