@@ -333,22 +333,22 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # The most lines that the Python files of each room, and of the other distributions, may have
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
-    "prudent": 1_473,  # the modules beside the rooms
-    "accounting": 6_000,
-    "audit": 1_735,
+    "prudent": 1_475,  # the modules beside the rooms
+    "accounting": 5_995,
+    "audit": 1_725,
     "budget": 2_825,
     "certify": 1_540,
     "cli": 3_400,
-    "estimators": 4_075,
+    "estimators": 4_065,
     "receipts": 905,
-    "records": 1_220,
-    "release": 16_195,
+    "records": 1_235,
+    "release": 16_075,
     "samples": 80,
-    "synth": 1_355,
-    "training": 16_705,
-    "tune": 1_425,
-    "prudent_lab": 8_968,
-    "prudent_verify": 2_915,
+    "synth": 1_340,
+    "training": 16_485,
+    "tune": 1_420,
+    "prudent_lab": 8_970,
+    "prudent_verify": 2_850,
 }
 
 
