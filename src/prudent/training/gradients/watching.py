@@ -104,7 +104,18 @@ def _along(call: Call, input: Tensor, dim: int, index: Tensor, *rest: Any, **opt
     once = _once(index)
     allowed = once.clamp(0, (input.shape[dim] if input.ndim else 1) - 1)
     result = call(input, dim, allowed.expand(index.shape), *rest, **options)
-    return _spoiled(result, allowed != once)
+    spoiled = _spoiled(result, allowed != once)
+    return input.copy_(spoiled) if result is input else spoiled  # written to in place, or new
+
+
+def _taken(call: Call, input: Tensor, indices: Tensor, dim: int | None = None) -> Any:
+    if dim is None:
+        return _along(lambda i, _, index: call(i, index), input.flatten(), 0, indices.flatten())
+    return _along(lambda i, axis, index: call(i, index, axis), input, dim, indices)
+
+
+def _flat(call: Call, input: Tensor, index: Tensor) -> Any:
+    return _item(call, input.flatten(), index)
 
 
 def _once(values: Tensor) -> Tensor:
@@ -158,6 +169,13 @@ def _spoiled(result: Tensor, outside: Tensor) -> Tensor:
     return result * torch.ones_like(any_, dtype=result.dtype).masked_fill(any_, torch.nan)
 
 
+_BY_INDEX: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), _along),
+    **dict.fromkeys(("index_add", "index_copy", "index_fill", "index_select"), _along),
+    "take": _flat,
+    "take_along_dim": _taken,
+}
+
 DOMAINS: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.cross_entropy: _classes,
     functional.nll_loss: _classes,
@@ -169,9 +187,10 @@ DOMAINS: dict[Callable[..., Any], Callable[..., Any]] = {
     ),
     Tensor.__getitem__: _item,
     **{
-        getattr(place, name): _along
+        getattr(place, name): _BY_INDEX[name.rstrip("_")]  # also those in place
         for place in (torch, Tensor)
-        for name in ("gather", "index_select", "scatter", "scatter_add")
+        for name in dir(place)
+        if name.rstrip("_") in _BY_INDEX
     },
 }
 """Maps each function to its total version, whose first argument calls the original function."""
