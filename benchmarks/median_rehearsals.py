@@ -13,7 +13,7 @@ from prudent import _validate
 from prudent._progress import track
 from prudent._rounding import rounded_up
 from prudent.release import statistics
-from prudent.release.lattice import FloatArray, least_proposal
+from prudent.release.lattice import LEAST_PROPOSAL, PLAUSIBLE, FloatArray
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Refused, Released
 
@@ -78,7 +78,8 @@ def suggest_proposal(
     samples = [
         np.asarray(shape.rvs(count, random_state=generator), np.float64) for _ in range(rehearsals)
     ]
-    finest = least_proposal(options.get("bounds"))
+    far = max(map(abs, options.get("bounds") or (PLAUSIBLE,)))
+    finest = LEAST_PROPOSAL * 2.0 ** math.ceil(math.log2(far / PLAUSIBLE))
     start = max(finest, _spread(samples[0]))
     asked = {**options, "epsilon": epsilon, "delta": delta, "fallback": False, "ledger": None}
 
