@@ -34,6 +34,7 @@ _FLAGS = {
     "figure": "FIGURE",
     "first": "--trim",
     "folders": "DIR",
+    "key": "--sign",
     "name": "--dataset",
     "paper_table": "TABLE",
     "ps": "--p",
