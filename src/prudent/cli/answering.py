@@ -301,7 +301,7 @@ def groups_of(text: str | None, by: list[str] | None) -> Any:
     """The groups of one column, or of each of several, with semicolons between."""
     if text is None or text == "private":
         return text
-    if by is None or len(by) == 1:
+    if by is None or len(by) < 2:
         return listed(text)
     lists = [listed(each) for each in text.split(";")]
     if len(lists) != len(by):

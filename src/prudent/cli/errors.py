@@ -28,6 +28,7 @@ COMPLAINT: type[Any] = getattr(typer, "TyperException", typer.BadParameter.__mro
 
 # What the library calls differently from the command line, or nests inside a flag.
 _FLAGS = {
+    "constraints": "--constraint",
     "corruption": "--corrupt",
     "count": "--steps",
     "data": "FILE",

@@ -95,6 +95,13 @@ def test_booleans_and_negative_numbers_that_the_query_names_are_groups() -> None
     assert set(found["n"]) == {-1, -2}
 
 
+def test_groups_without_group_by_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ArgumentError, match="groups only with GROUP BY in the query"):
+        ask("SELECT count(*) FROM people", groups=["oslo"])
+    assert main(["sql", "SELECT count(*) FROM 't.csv'", "--epsilon=1", "--groups=a"]) == 2
+    assert capfd.readouterr().err.startswith("--groups: expected only with GROUP BY")
+
+
 def test_groups_that_the_query_names_are_public() -> None:
     book = Book()
     query = (

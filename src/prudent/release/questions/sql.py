@@ -148,6 +148,8 @@ def sql(
     if isinstance(groups, Mapping):
         known = dict(zip(parsed.labels, parsed.keys, strict=True))
         groups = {known.get(name, name): each for name, each in groups.items()}
+    if groups is not None and by is None:
+        raise ArgumentError("groups", "only with GROUP BY in the query", got=groups)
     if groups is None and by is not None:
         groups = parsed.listed() or "private"
         if groups == "private" and delta is None:
