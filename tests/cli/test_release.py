@@ -379,6 +379,25 @@ def test_a_refusal_exits_with_3_and_costs_the_same(run: Run, files: Path, tmp_pa
         assert [charge.label for charge in ledger.history()] == ["median of x"] * 2
 
 
+def test_where_all_of_several_answers_are_refused_the_status_is_3(run: Run, files: Path) -> None:
+    given = ["table", str(files / "few.parquet"), "--epsilon", "0.1", "--delta", "1e-6"]
+    status, out, _ = run(*given, "--columns", "mode(x)", "--json")
+    assert (status, json.loads(out)["status"]) == (3, "refused")
+    status, out, err = run(*given, "--columns", "mode(x)")
+    assert status == 3
+    assert err.startswith("mode(x): Refused. ")
+    status, out, _ = run(*given, "--columns", "mode(x),count(*)", "--json")
+    assert (status, json.loads(out)["status"]) == (0, "released")
+
+
+def test_a_comma_or_a_bracket_in_quotes_separates_no_questions(run: Run, files: Path) -> None:
+    asked = """count(*) FILTER (WHERE city IN ('Oslo', '(', ','))"""
+    given = ["table", str(files / "t.parquet"), *COST[:2], "--columns"]
+    status, out, err = run(*given, f"{asked},count(*)", "--json")
+    assert status == 0, err
+    assert len(json.loads(out)["answers"]) == 2
+
+
 def test_over_budget_exits_with_4_before_anything_is_read(
     run: Run, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +470,15 @@ def test_groups_are_charged_once(run: Run, files: Path, tmp_path: Path) -> None:
         (["median", "T", *MEDIAN, "--certify", "-1"], "--certify: expected"),
         (["iqr", "T", "--column", "x", *COST[:2], "--certify", "1"], "--certify: expected with"),
         (["median", "T", *MEDIAN, "--where", "x = max(x)"], "--where: expected"),
+        (["median", "T", *MEDIAN, "--parquet", "/"], "--parquet: expected a file to write, got"),
+        (["histogram", "T", "--column", "x", *COST[:2], "--edges", "1,nan"],
+         "--edges: expected a number, got 'nan'."),
+        (["ratio", "T", "--column", "x", "--other", "city", *COST[:2]],
+         "--other: expected a column of numbers"),
+        (["median", "T", *MEDIAN, "--receipt", "r.json", "--sign", "nobody"],
+         "--sign: expected the name of a key"),
+        (["proportion", "T", "--column", "x > 50", "--unit", "who", "--per-unit", "count",
+          *COST[:2]], "--per-unit: expected a rule such as mean"),
         (["median", "T", *MEDIAN, "--where", "y = 1"], "--where: unknown column 'y'"),
         (["quantile", "T", "--column", "x", *COST[:2], "--p", "0.5,2"], "--p: expected"),
         (["mode", "T", "--column", "n", *COST, "--categories", "a"], "--categories: expected of"),

@@ -107,6 +107,7 @@ class TestOrder:
             ("epsilon", 0.001, "--epsilon=0.001", "in [0.01, 50], got 0.001"),
             ("delta", 0.5, "--delta=0.5", "in (1e-18, 0.5), got 0.5"),
             ("constraints", ["height > 0"], "--constraint=height > 0", "unknown column 'height'"),
+            ("constraints", ["a >"], "--constraint=a >", "a condition on one row, in the syntax"),
         ],
     )
     def test_the_command_says_the_same(

@@ -259,6 +259,8 @@ def ask_and_print(request: Request, ask: Callable[..., Any]) -> None:
     if request.as_json and request.as_csv:
         raise ArgumentError("csv", "without --json", shown="both")
     if request.parquet is not None:
+        if request.parquet.exists() and not request.parquet.is_file():
+            raise ArgumentError("parquet", "a file to write", got=str(request.parquet))
         check_writable(request.parquet.parent)  # before anything is paid for
     if request.dry_run:
         preview: Preview = ask(dry_run=True)
@@ -299,7 +301,7 @@ def groups_of(text: str | None, by: list[str] | None) -> Any:
     """The groups of one column, or of each of several, with semicolons between."""
     if text is None or text == "private":
         return text
-    if by is None or len(by) == 1:
+    if by is None or len(by) < 2:
         return listed(text)
     lists = [listed(each) for each in text.split(";")]
     if len(lists) != len(by):
@@ -349,7 +351,7 @@ def ledger_at(
 def _is_released(outcome: Any) -> bool:
     from prudent.release.outcome import Refused
 
-    return not isinstance(outcome, Refused)
+    return not isinstance(outcome, Refused) and getattr(outcome, "status", "") != "refused"
 
 
 def _print(request: Request, outcome: Any) -> None:

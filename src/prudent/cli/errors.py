@@ -28,12 +28,14 @@ COMPLAINT: type[Any] = getattr(typer, "TyperException", typer.BadParameter.__mro
 
 # What the library calls differently from the command line, or nests inside a flag.
 _FLAGS = {
+    "constraints": "--constraint",
     "corruption": "--corrupt",
     "count": "--steps",
     "data": "FILE",
     "figure": "FIGURE",
     "first": "--trim",
     "folders": "DIR",
+    "key": "--sign",
     "name": "--dataset",
     "paper_table": "TABLE",
     "ps": "--p",

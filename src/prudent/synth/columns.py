@@ -225,13 +225,18 @@ class Source:
 
     def check(self, rule: str) -> None:
         """Check a condition on these columns; no types of it where one is not declared."""
-        condition = parse_condition(rule)
         names = [each.name for each in self.fields]
+        try:
+            condition = parse_condition(rule)
+        except ArgumentError as error:
+            error.argument = "constraints"
+            raise
         try:
             of_one_row(condition, self._table.select(*names))
         except UnknownColumnError as error:
             raise UnknownColumnError("constraints", error.value, names) from None
-        except ArgumentError:
+        except ArgumentError as error:
+            error.argument = "constraints"
             if all(each.dtype is not None for each in self.fields):
                 raise
 

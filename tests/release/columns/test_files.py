@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("ibis", reason="needs the extra `tables`")
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from prudent.release import table
+from prudent.release import Table, table
 from prudent.release.columns import arrow_tables
 from prudent.release.columns.opening import open_column
 from prudent.release.columns.sources import SourceError
@@ -24,6 +25,35 @@ DECOYS = ["d1", "axb", "qq", "a", "xb", "ab", "1]"]
 
 def everything(path: Path, column: str = "x") -> list[float]:
     return open_column(path, column).order_statistics(1, 99).tolist()
+
+
+def test_a_column_without_a_name_has_that_of_its_place(tmp_path: Path) -> None:
+    """As pandas writes the index into a CSV file, and a trailing comma makes one."""
+    (tmp_path / "t.csv").write_text(",x,\n0,1,\n1,2,\n")
+    assert everything(tmp_path / "t.csv") == [1.0, 2.0]
+    assert everything(tmp_path / "t.csv", "column0") == [0.0, 1.0]
+    frame = pa.table({"x": [1.0, 2.0], "": [3, 4]})
+    for data in (frame, frame.to_pandas()):
+        assert Table(data).columns.keys() == {"x", "column1"}
+        assert open_column(data, "column1", where="x > 1").order_statistics(1, 9).tolist() == [4.0]
+    some = pa.array([1, 2], pa.duration("s"))  # which is read with care
+    pa.parquet.write_table(frame.append_column("wait", some), tmp_path / "t.parquet")
+    assert Table(tmp_path / "t.parquet").columns.keys() == {"x", "wait"}
+    assert everything(tmp_path / "t.parquet", "x + 1") == [2.0, 3.0]
+
+
+def test_names_that_are_there_twice_are_said(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b,A\n1,2,3\n")
+    with pytest.raises(SourceError, match="'a' is there more than once"):
+        open_column(tmp_path / "t.csv", "b")
+    twice = pa.Table.from_arrays([pa.array([1.0])] * 3, names=["a", "b", "a"])
+    for data in (twice, pd.DataFrame([[1.0, 2.0, 3.0]], columns=["a", "b", "a"])):
+        with pytest.raises(SourceError, match="got 'a' more than once: rename one of them"):
+            open_column(data, "a")
+        assert open_column(data, "b").count() == 1
+    capitals = pa.table({"a": [1.0], "A": [2.0]})
+    assert open_column(capitals, "A").order_statistics(1, 1).tolist() == [2.0]
+    assert open_column(capitals, "a + 1").order_statistics(1, 1).tolist() == [2.0]
 
 
 @pytest.mark.unhurried

@@ -66,6 +66,42 @@ def test_every_aggregate_is_the_statistic_that_it_names() -> None:
     assert found.columns["p"] == ("x", "quantile")
 
 
+def test_periods_are_chosen_and_sorted_by_their_first_day_however_they_are_named() -> None:
+    of = "SELECT date_trunc('month', day) AS m, count(*) n FROM people GROUP BY m"
+    for groups in (["2024-01", "2024-02"], ["2024-01-20", datetime.date(2024, 2, 9)]):
+        found = ask(f"{of} ORDER BY m DESC", groups=groups)
+        assert list(found["n"]) == groups[::-1]
+        found = ask(f"{of} HAVING date_trunc('month', day) > '2024-01-15'", groups=groups)
+        assert list(found["n"]) == groups[1:]
+
+
+def test_a_group_that_may_be_a_column_or_a_value_of_its_name_is_refused() -> None:
+    book = Book()
+    query = "SELECT upper(city) AS {0}, count(*) n FROM people GROUP BY {1}"
+    for name in ("city", "x"):
+        with pytest.raises(ArgumentError, match=f"{name} is a column, and a value of that name"):
+            ask(query.format(name, name), groups=["OSLO"], ledger=book)
+    assert not book.charges
+    for query_by in (query.format("city", 1), query.format("town", "town")):
+        assert ask(query_by, groups=["OSLO"])["n"]["OSLO"].value == 200
+
+
+def test_booleans_and_negative_numbers_that_the_query_names_are_groups() -> None:
+    found = ask(
+        "SELECT x > 99 AS far, count(*) n FROM people WHERE (x > 99) IN (true, false) GROUP BY far"
+    )
+    assert {group: each.value for group, each in found["n"].items()} == {True: 300, False: 100}
+    found = ask("SELECT -w AS k, count(*) n FROM people WHERE -w IN (-1, -2) GROUP BY k")
+    assert set(found["n"]) == {-1, -2}
+
+
+def test_groups_without_group_by_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ArgumentError, match="groups only with GROUP BY in the query"):
+        ask("SELECT count(*) FROM people", groups=["oslo"])
+    assert main(["sql", "SELECT count(*) FROM 't.csv'", "--epsilon=1", "--groups=a"]) == 2
+    assert capfd.readouterr().err.startswith("--groups: expected only with GROUP BY")
+
+
 def test_groups_that_the_query_names_are_public() -> None:
     book = Book()
     query = (

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 import prudent
 from prudent._validate import ArgumentError
+from prudent.budget.ledger import Ledger
 from prudent.release.noise import ReproducibleNoise
 from tests.release.recording import Silence
 
@@ -35,6 +36,32 @@ def test_a_proportion_of_a_condition_and_of_truth_values() -> None:
 def test_what_is_no_condition_is_refused(column: str) -> None:
     with pytest.raises(ValueError, match=r"Expected (column|where)|unknown column"):
         prudent.proportion(TABLE, column, epsilon=1.0)
+
+
+@pytest.mark.parametrize("rule", ["count", "sum"])
+def test_a_share_of_what_is_counted_is_refused_before_the_charge(rule: str, tmp_path) -> None:
+    table = TABLE.drop_columns(["city"]).append_column("who", [[i // 4 for i in range(2000)]])
+    with Ledger(tmp_path / "l.db", epsilon=9.0, delta=1e-6) as ledger:
+        whole = prudent.Table(table, unit="who", per_unit=rule, ledger=ledger)
+        for ask in (
+            lambda: whole.proportion("high", epsilon=1.0),
+            lambda: prudent.table(
+                table, ["avg(x)", "proportion(x > 60)"], unit="who", per_unit=rule, epsilon=1.0,
+                ledger=ledger,
+            ),
+        ):  # fmt: skip
+            with pytest.raises(ArgumentError, match="numbers above 1") as caught:
+                ask()
+            assert caught.value.argument == "per_unit"
+        assert ledger.balance().charges == 0
+    described = prudent.describe(
+        table, unit="who", per_unit=rule, epsilon=9.0, noise=ReproducibleNoise(1)
+    )
+    assert "describe(high)" in described.answers
+    share = prudent.proportion(
+        table, "high", unit="who", per_unit="max", epsilon=9.0, noise=Silence()
+    )
+    assert 0 <= share.value <= 1
 
 
 def test_a_csv_file_has_truth_values_if_they_are_declared(tmp_path) -> None:

@@ -270,11 +270,14 @@ def table(
 
 
 def _questions(text: str) -> list[str]:
-    """Questions with commas between, of which those in parentheses separate none."""
-    found, depth = [""], 0
+    """Questions with commas between, of which those in parentheses or quotes separate none."""
+    found, depth, quote = [""], 0, ""
     for each in text:
-        depth += (each == "(") - (each == ")")
-        if each == "," and depth == 0:
+        if each in "'\"" and quote in ("", each):
+            quote = "" if quote else each
+        elif not quote:
+            depth += (each == "(") - (each == ")")
+        if each == "," and depth == 0 and not quote:
             found.append("")
         else:
             found[-1] += each

@@ -141,6 +141,8 @@ def _registered(columns: Mapping[str, npt.NDArray[Any]]) -> ir.Table:
 
 def registered(backend: Any, data: pa.Table) -> ir.Table:
     """Register a table in memory with DuckDB."""
+    names = [name or f"column{place}" for place, name in enumerate(data.column_names)]
+    data = data.rename_columns(names)
     for place, field in enumerate(data.schema):
         if pa.types.is_run_end_encoded(field.type):
             import pyarrow.compute
@@ -180,7 +182,7 @@ def scanned(backend: Any, files: Sequence[str], columns: Sequence[str] | None) -
     """Open Parquet files as one DuckDB table that is read via Arrow."""
     schema = _dataset(files).schema
     used = [field for field in schema if columns is None or field.name in columns]
-    kept = pa.schema(used or schema)
+    kept = pa.schema([field for field in used or schema if field.name] or schema)
     stored, repeated = _as_stored(kept), _repeated(files, kept)
     for place, field in enumerate(stored):
         if pa.types.is_decimal(field.type) and field.type.precision <= _NARROWED["INT64"]:
@@ -306,7 +308,9 @@ def _as_typed(backend: Any, data: Any, schema: pa.Schema) -> ir.Table:
     view = f"prudent_{uuid.uuid4().hex}"
     backend.con.register(view, data)
     table = backend.table(view)
-    images = {field.name: _image(table[field.name], field.type) for field in schema}
+    # Of names that differ in capitals alone, and of none, DuckDB makes others.
+    fields = zip(table.columns, schema, strict=False)
+    images = {name: _image(table[name], field.type) for name, field in fields}
     return table.mutate(**{name: image for name, image in images.items() if image is not None})
 
 

@@ -71,7 +71,7 @@ from prudent.release.columns.queries import Share, sizes_of_groups
 from prudent.release.columns.row_values import expressions
 from prudent.release.columns.row_values import groups as row_groups
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
-from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
+from prudent.release.columns.scales import DATE, INTEGER, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.table_columns import PairColumn, SetColumn, TableColumn
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
@@ -347,6 +347,14 @@ def open_rows(asked: ColumnSpec) -> Opened:
     if asked.column is None and asked.unit is not None and rule is None:
         rule = "min"  # of ones
     contribution = checked(asked.unit, rule, by=asked.by, scale=scales[0])
+    if asked.kind == "truth" and contribution.scale(scales[0] or NUMBER) == INTEGER:
+        raise ArgumentError(
+            "per_unit",
+            "a rule such as mean, or a number of rows, for a share",
+            got=rule,
+            why="it makes numbers above 1 of what is true or false",
+            hint="Ask for the mean, or with a condition such as any row: per_unit='max'.",
+        )
     once = asked.column is None and rule == "min"
     sets = asked.kind == "sets" and asked.unit is not None
     contribution = attrs.evolve(contribution, once=once, sets=sets, kept=asked.kept)
@@ -516,7 +524,11 @@ def _value(
         scale = usual if declared is None else Scale.named(declared)
         found = number_of_text(column, scale)
     else:
-        scale = scale_of(dtype, backend_name(rows), name)
+        try:
+            scale = scale_of(dtype, backend_name(rows), name)
+        except ArgumentError as error:
+            error.argument = argument
+            raise
         if declared is not None:
             raise ArgumentError(
                 "read_as",

@@ -10,9 +10,11 @@ import functools
 import glob
 import os
 import re
+import string
 import threading
 import uuid
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,7 @@ _READ: MutableMapping[Any, Any] = weakref.WeakKeyDictionary()  # their tables: a
 _READING = threading.RLock()
 _DECLARED = re.compile(r"ArrowDtype|BooleanDtype|(U?Int|Float)\d+Dtype")  # of pandas
 _MONEY = 790  # PostgreSQL's number for this type
+_CAPITALS = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
 
 
@@ -264,7 +267,8 @@ def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) 
     bases = {each.__module__.partition(".")[0] for each in type(frame).__mro__}
     texts: frozenset[str] = frozenset()
     if "pandas" in bases and hasattr(frame, "columns"):  # also a class that is made of it
-        parts = {str(name): frame[name] for name in _kept(list(frame.columns), columns)}
+        kept = _kept(list(frame.columns), columns)
+        parts = {str(name) or _unnamed(place): frame[name] for place, name in enumerate(kept)}
         # pandas infers all types from all records but Arrow's and the nullable ones.
         dtypes = {name: type(part.dtype).__name__ for name, part in parts.items()}
         texts = frozenset(name for name in dtypes if not _DECLARED.fullmatch(dtypes[name]))
@@ -332,7 +336,23 @@ def _whole(stream: Any) -> Any:
 
 def _kept(names: list[Any], columns: Sequence[str] | None) -> list[Any]:
     # Missing names are reported by the caller, which can say which argument they were given for.
-    return names if not columns or set(columns) - set(names) else list(dict.fromkeys(columns))
+    kept = names if not columns or set(columns) - set(names) else list(dict.fromkeys(columns))
+    if (twice := _twice(names, kept)) is not None:
+        raise SourceError(
+            f"Expected distinct column names, got {twice!r} more than once: rename one of them."
+        )
+    return kept
+
+
+def _twice(names: Sequence[Any], kept: Sequence[Any]) -> Any:
+    """A name that more than one column has; None if there is none."""
+    times = Counter(names)
+    return next((name for name in kept if times[name] > 1), None)
+
+
+def _unnamed(place: int) -> str:
+    """What a column without a name is called, such as the index that pandas writes to a file."""
+    return f"column{place}"
 
 
 def _from_spark(frame: Any, backend: Any = None) -> OpenTable:
@@ -487,8 +507,10 @@ def _header(path: str, delimiter: str, encoding: str) -> tuple[str, ...]:
             f"Expected {path!r} in {encoding.upper()}, got another encoding. Save it in that one, "
             "or name its own: TextFile(path, encoding='latin-1'), --encoding latin-1."
         )
-    if not names or len(set(names)) < len(names):
-        twice = next((name for name in names if names.count(name) > 1), None)
+    names = [name or _unnamed(place) for place, name in enumerate(names)]
+    alike = [name.translate(_CAPITALS) for name in names]  # DuckDB takes a and A for one name
+    twice = _twice(alike, alike)
+    if not names or twice is not None:
         hint = "" if twice is None else f" {twice!r} is there more than once: rename one of them."
         raise SourceError(f"Expected a first line of distinct column names in {path!r}.{hint}")
     if len(names) == 1 and '"' not in line and (other := re.search(r"[;,\t|]", names[0])):

@@ -48,7 +48,7 @@ from prudent.release.columns.dialects import fetched, typed
 from prudent.release.columns.joining import open_source
 from prudent.release.columns.row_values.conditions import total_value
 from prudent.release.columns.row_values.expressions import Expression, parse_value
-from prudent.release.columns.row_values.groups import scale_of_periods
+from prudent.release.columns.row_values.groups import scale_of_periods, start_of
 from prudent.release.columns.scales import DATE, Scale
 from prudent.release.columns.sources import OpenTable
 from prudent.release.noise import Noise
@@ -148,6 +148,8 @@ def sql(
     if isinstance(groups, Mapping):
         known = dict(zip(parsed.labels, parsed.keys, strict=True))
         groups = {known.get(name, name): each for name, each in groups.items()}
+    if groups is not None and by is None:
+        raise ArgumentError("groups", "only with GROUP BY in the query", got=groups)
     if groups is None and by is not None:
         groups = parsed.listed() or "private"
         if groups == "private" and delta is None:
@@ -173,7 +175,8 @@ def sql(
         noise=noise,
         dry_run=dry_run,
     )
-    types = parsed.checked(request) if parsed.computes or parsed.order else {}
+    needed = parsed.computes or parsed.order or parsed.renamed
+    types = parsed.checked(request) if needed else {}
     found = answered(parsed.asks, request)
     return found if isinstance(found, Preview) else parsed.arranged(found, types)
 
@@ -213,6 +216,7 @@ class _Query:
     text: str  # as it is given
     where: Expression | None  # the condition on rows
     keys: tuple[Expression, ...]  # the columns of groups, as `by` takes them
+    renamed: tuple[str, ...]  # the names of computed values by which it groups
     labels: tuple[str, ...]  # the names that the query has for them
     asks: tuple[Ask, ...]  # the questions, each once
     items: tuple[_Item, ...]  # what it selects, apart from the columns of groups
@@ -231,6 +235,11 @@ class _Query:
         elif given - {"expressions"}:
             raise refused(text, "its GROUP BY is not a list of values of one row")
         nodes = [_resolved(each, tree, text).unnest() for each in listed]
+        renamed = [
+            each.name
+            for each, node in zip(listed, nodes, strict=True)
+            if isinstance(each, ast.Column) and not isinstance(node, ast.Column)
+        ]
         for node in nodes:
             if isinstance(node, ast.Rollup | ast.Cube | ast.GroupingSets):
                 raise refused(text, "its GROUP BY is not a list of values of one row")
@@ -269,6 +278,7 @@ class _Query:
             text,
             None if where is None else Expression(where.this),
             keys,
+            tuple(renamed),
             tuple(named.get(key) or str(key) for key in keys),
             tuple(places.asks.values()),
             tuple(items),
@@ -286,7 +296,8 @@ class _Query:
             values = each.expressions if isinstance(each, ast.In) else []
             if isinstance(each, ast.EQ):
                 values = [each.expression]
-            if values and all(isinstance(value, ast.Literal) for value in values):
+            signless = [each.this if isinstance(each, ast.Neg) else each for each in values]
+            if values and all(isinstance(each, ast.Literal | ast.Boolean) for each in signless):
                 listed = list(dict.fromkeys(map(constant_of, values)))
                 found.setdefault(Expression(each.this.unnest()), listed)
         if set(self.keys) - set(found):
@@ -305,6 +316,10 @@ class _Query:
         given["unit"] = request.unit
         opened = open_source(request.data, **given)
         try:
+            for name in self.renamed:
+                if name in opened.table.columns:
+                    hint = "Give the value another name, or name its place, as in GROUP BY 1."
+                    raise refused(self.text, f"{name} is a column, and a value of that name", hint)
             used = {name for item in self.computes for name in item.used}
             types = {}
             for place, ask in enumerate(self.asks):
@@ -416,8 +431,10 @@ class _Query:
         for place, ask in enumerate(self.asks):
             outcomes = by_group(table.answers[ask.title])
             yield f"part_{place}", [outcomes[group].plain().get("value") for group in groups]
-        for place in range(len(self.keys)):
+        for place, key in enumerate(self.keys):
             own = [group[place] if isinstance(group, tuple) else group for group in groups]
+            if key.period is not None:
+                own = [_start(each, key.period[1]) for each in own]
             yield f"key_{place}", own
 
     def _ends(
@@ -465,6 +482,15 @@ def _interval(outcome: Any, numbers: int) -> tuple[float, float] | None:
         low, high = outcome.spread.interval(outcome.value, 1 - (1 - _CONFIDENCE) / numbers)
         return float(low), float(high)
     except (AttributeError, TypeError, ValueError):  # it has none, or one released at less
+        return None
+
+
+def _start(group: Any, unit: str) -> Any:
+    """The first moment of a period that a group names; None if it names none."""
+    scale = scale_of_periods(unit)
+    try:
+        return scale.value(start_of(group, unit, scale))
+    except ArgumentError:  # of records whose date cannot be read
         return None
 
 

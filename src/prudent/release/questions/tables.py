@@ -15,6 +15,7 @@ from prudent.release.outcome import (
     Answer,
     Groups,
     LabelledRow,
+    Refused,
     aligned,
     beside,
     group_title,
@@ -194,6 +195,13 @@ class ReleasedTable(Answer):
         rows = aligned(list(self.rows()), least_confidence(known.values()))
         return [*rows, *notes_of(known), *self.notes]
 
+    @property
+    def status(self) -> str:
+        """Whether anything was released."""
+        outcomes = list(self.values())
+        refused = outcomes and all(isinstance(each, Refused) for each in outcomes)
+        return "refused" if refused else "released"
+
     def values(self) -> Iterator[Any]:
         """All outcomes."""
         for answer in self.answers.values():
@@ -222,7 +230,7 @@ class ReleasedTable(Answer):
         }
         price = {"epsilon": self.epsilon, "delta": self.delta}
         notes = {"notes": list(self.notes)} if self.notes else {}
-        return {"status": "released", "answers": answers, **price, **notes}
+        return {"status": self.status, "answers": answers, **price, **notes}
 
 
 def answered(asks: Sequence[Ask], request: Request) -> ReleasedTable | Preview:
@@ -286,9 +294,10 @@ def described(request: Request) -> ReleasedTable | Preview:
     for name, dtype in schema.items():
         if name in (request.unit, *request.group_columns):
             continue
-        if dtype.is_boolean():
+        number = dtype.is_boolean() or dtype.is_numeric() or dtype.is_temporal()
+        if dtype.is_boolean() and request.per_unit not in ("count", "sum"):
             found.append(Ask("proportion", name))
-        elif (dtype.is_numeric() or dtype.is_temporal()) and not dtype.is_time():
+        elif number and not dtype.is_time():
             found.append(Ask("describe", name))
         elif dtype.is_string() or name in opened.text:
             found.append(Ask("count", name))

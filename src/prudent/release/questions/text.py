@@ -195,7 +195,9 @@ def _bounds(value: Node) -> tuple[Node, tuple[Any, Any] | None]:
 
 
 def constant_of(node: Node) -> Any:
-    """A public number or text."""
+    """A public number, text or boolean."""
+    if isinstance(node, ast.Boolean):
+        return bool(node.this)
     if isinstance(node, ast.Neg):
         return -constant_of(node.this)
     if not isinstance(node, ast.Literal):

@@ -273,7 +273,7 @@ def _counts(records: Column, edges: Sequence[float]) -> list[int]:
 def _given(edges: Sequence[Any], scale: Scale) -> list[float]:
     """Public edges as numbers, in ascending order."""
     try:
-        numbers = [scale.number(edge) for edge in edges]
+        numbers = [scale.number(edge, "edges") for edge in edges]
     except TypeError:
         numbers = []
     ascending = all(one < other for one, other in itertools.pairwise(numbers))
