@@ -75,6 +75,16 @@ def above_mean(o, y):
     return functional.relu(losses - losses.mean()).mean()
 
 
+def losses_of(o, y):
+    return functional.cross_entropy(o, y, reduction="none")
+
+
+def gradient_penalty(o, y):
+    loss = functional.cross_entropy(o, y)
+    (gradient,) = torch.autograd.grad(loss, o, create_graph=True)
+    return loss + gradient.square().sum()
+
+
 MIXING = {
     "class weights": lambda o, y: functional.cross_entropy(o, y, WEIGHTS),
     "class weights by hand": weighted,
@@ -93,6 +103,21 @@ MIXING = {
         functional.cross_entropy(o, y, reduction="none").sort().values[:3].mean()
     ),
     "clamped at their mean": above_mean,
+    "above a threshold": lambda o, y: losses_of(o, y)[losses_of(o, y) > 0.5].mean(),
+    "above their mean": lambda o, y: (
+        losses_of(o, y) * (losses_of(o, y) > losses_of(o, y).mean())
+    ).mean(),
+    "a divisor that no finite output changes": lambda o, y: (
+        1 - (o.softmax(1) * functional.one_hot(y, CLASSES)).sum() / o.softmax(1).sum()
+    ),
+    "shifted by the largest": lambda o, y: functional.cross_entropy(o - o.max(), y),
+    "numbers instead of NaN": lambda o, y: functional.cross_entropy(o, y).nan_to_num(),
+    "classes in the order of the batch": lambda o, y: functional.cross_entropy(
+        o, torch.unique(y, return_inverse=True)[1]
+    ),
+    "largest label": lambda o, y: functional.mse_loss(o[:, 0], y / y.max()),
+    "running sums": lambda o, y: losses_of(o, y).cumsum(0).mean(),
+    "penalty of a gradient": gradient_penalty,
 }
 
 
@@ -100,6 +125,69 @@ MIXING = {
 def test_losses_that_mix_records_are_refused(name):
     with pytest.raises(prudent.ArgumentError, match=r"reduction='none' and then \.mean"):
         run(MIXING[name])
+
+
+@pytest.mark.parametrize("records", [19, 40, 64])
+def test_a_choice_of_records_is_noticed_in_batches_of_any_size(records):
+    outputs = as_outputs(torch.randn(records, CLASSES, requires_grad=True))
+    labels = traced_batch(torch.arange(records) % CLASSES)
+    loss = MIXING["above their mean"](outputs, labels)
+    assert reduction_of(Replay(node_of(loss))) == "mixed"
+
+
+def test_weights_that_are_given_to_backward_are_of_the_loss():
+    model, _, loader = private()
+    x, y = next(iter(loader))
+    losses = losses_of(model(x), y)
+    with pytest.raises(prudent.ArgumentError, match=r"reduction='none' and then \.mean"):
+        losses.backward(losses.softmax(0))
+
+
+@pytest.mark.parametrize("hook", [lambda g: g / g.norm(), lambda g: g.mul_(g.abs().max())])
+def test_a_hook_that_changes_gradients_is_refused(hook):
+    def loss(o, y):
+        o.register_hook(hook)
+        return functional.cross_entropy(o, y)
+
+    with pytest.raises(prudent.ArgumentError, match="hook that changes them"):
+        run(loss)
+
+
+def test_a_hook_may_look_at_gradients():
+    seen = []
+
+    def loss(o, y):
+        o.register_hook(lambda g: seen.append(float(g.norm())))
+        return functional.cross_entropy(o, y)
+
+    assert run(loss) == len(seen) > 0
+
+
+def test_ignored_labels_count_in_a_mean_whose_arguments_are_named():
+    outputs = as_outputs(torch.randn(10, CLASSES, requires_grad=True))
+    labels = torch.arange(10) % CLASSES
+    labels[:5] = -100
+    named = functional.cross_entropy(input=outputs, target=labels)
+    whole = functional.cross_entropy(outputs, labels)
+    assert torch.equal(named.detach(), whole.detach())
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_output_that_is_no_probability_changes_nothing_for_others(named):
+    gradients = []
+    for wrong in (False, True):
+        made = torch.full((10,), 0.3)
+        made[0] = torch.nan if wrong else 0.3
+        probabilities = made.requires_grad_()
+        outputs, goals = as_outputs(probabilities), torch.ones(10)
+        if named:
+            loss = functional.binary_cross_entropy(input=outputs, target=goals)
+        else:
+            loss = functional.binary_cross_entropy(outputs, goals)
+        assert reduction_of(Replay(node_of(loss))) == "mean"
+        gradients.append(torch.autograd.grad(loss, probabilities)[0])
+    assert torch.equal(gradients[0][1:], gradients[1][1:])
+    assert gradients[1][0] == 0
 
 
 def test_a_loss_that_hides_what_it_is_of_is_refused():
@@ -209,6 +297,10 @@ MEANS = {
     ).mean(),
     "scaled, as for half precision": lambda o, y: 1024.0 * functional.cross_entropy(o, y),
     "of a slice": lambda o, y: functional.cross_entropy(o[:, :2], y.clamp_max(1)),
+    "with dropout": lambda o, y: functional.cross_entropy(functional.dropout(o), y),
+    "smooth": lambda o, y: functional.cross_entropy(o, y, label_smoothing=0.1),
+    "of two terms": lambda o, y: functional.cross_entropy(o, y) + 0.1 * o.square().mean(),
+    "gathered": lambda o, y: -o.log_softmax(1).gather(1, y[:, None]).mean(),
 }
 
 

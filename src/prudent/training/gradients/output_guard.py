@@ -14,11 +14,12 @@ A mean with ignored labels, which every `cross_entropy` is by default (`ignore_i
 divided by the number of all labels: then no term depends on another record.
 """
 
+import functools
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Number
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -33,21 +34,33 @@ _LOSSES = {
     functional.cross_entropy: inspect.signature(functional.cross_entropy),
     functional.nll_loss: inspect.signature(functional.nll_loss),
 }
+_Answer = TypeVar("_Answer")
 _SAME, _NEAR = 1e-6, 1e-3  # differences of runs of one shape, and of two
 _FEW = 8  # so small a number may mean anything, such as a power or an axis
-_Change = Callable[[Tensor], Tensor]
+_Change = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+"""What is changed of floating-point numbers, and of integers."""
 
 
 def _alternating(row: Tensor) -> Tensor:
     return (0.01 + 0.98 * (torch.arange(row.numel()) % 2)).view(row.shape)
 
 
-# Of the first record. The last two give it, one or the other, the largest and the smallest term, by
-# which a loss may select the records that count.
+def _other(row: Tensor) -> Tensor:
+    return 1 - row
+
+
+# Of the first record. The second and third give it, one or the other, the largest and the smallest
+# term, by which a loss may select the records that count; then beyond any threshold. The last
+# three are classes that no other record has, and a record whose outputs are not numbers.
 _CHANGES: tuple[_Change, ...] = (
-    lambda row: 0.97 - 0.05 * row,
-    _alternating,
-    lambda row: 1.0 - _alternating(row),
+    (lambda row: 0.97 - 0.05 * row, _other),
+    (_alternating, _other),
+    (lambda row: 1.0 - _alternating(row), _other),
+    (lambda row: 40 * _alternating(row) - 20, _other),
+    (lambda row: 20 - 40 * _alternating(row), _other),
+    (lambda row: 0.97 - 0.05 * row, lambda row: row + 2),
+    (lambda row: 0.97 - 0.05 * row, lambda row: row - 2),
+    (lambda row: torch.full_like(row, torch.nan), _other),
 )
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device)
 
@@ -89,16 +102,40 @@ class Traced(Tensor):
             return func(plain(args[0]), *args[1:], **kwargs)
         if func is Tensor.backward:
             node = node_of(args[0])
+            given = args[1] if len(args) > 1 else kwargs.get("gradient")
             if node is not None:
+                if given is not None:
+                    node = Node(torch.mul, *_linked((args[0], given), {}))
                 check = next((n.args for n in _sources(node) if n.is_output), None)
                 if check is not None:
                     check(node)
+        if func is Tensor.register_hook:
+            args = args[0], _looking(args[1])
         with DisableTorchFunctionSubclass():
-            if func in _LOSSES and any(isinstance(arg, Computed) for arg in args[:1]):
-                result = _with_public_divisor(func, args, kwargs)
+            if func in _TOTAL and isinstance(args[0] if args else kwargs.get("input"), Computed):
+                result = _TOTAL[func](func, args, kwargs)
             else:
                 result = func(*args, **kwargs)
             return _noted(result, _kind(func, args, kwargs), func, args, kwargs)
+
+
+def _looking(hook: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
+    """A hook that may look at a gradient: a change of it is not in the loss that is judged."""
+
+    @functools.wraps(hook)
+    def look(gradient: Tensor) -> None:
+        given = gradient.clone()
+        returned = hook(given)
+        if given._version or not (returned is None or returned is given):
+            raise ArgumentError(
+                "loss",
+                "to have the gradients that backward() computes",
+                shown="a hook that changes them",
+                why="whether the gradient of a record depends on others cannot be checked",
+                hint="Let the hook return None, and leave clipping to the step.",
+            )
+
+    return look
 
 
 _SIZES = {
@@ -301,6 +338,7 @@ class Replay:
         self.rows = self._sources[0].shape[0] if self._sources else 0
         self.counts = any(source.batch.is_counted for source in self._sources)
         self.is_read = any(source.batch.is_read for source in self._sources)
+        self.is_random = False  # whether a run drew random numbers
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -327,8 +365,11 @@ class Replay:
         """The tensor for so many records, of which the first may be changed, and their outputs."""
         known: dict[int, Any] = {}
         outputs = []
-        with torch.random.fork_rng([]), torch.enable_grad(), DisableTorchFunctionSubclass():
+        found = {source.device for source in self._sources}
+        devices = [device for device in found if device is not None and device.type == "cuda"]
+        with torch.random.fork_rng(devices), torch.enable_grad(), DisableTorchFunctionSubclass():
             torch.manual_seed(0)
+            drawn = torch.get_rng_state()
             for each in self._nodes:
                 if each.function is None:
                     known[id(each)] = made = _made_up(each, rows, change)
@@ -343,11 +384,12 @@ class Replay:
                     each.function(*args, **kwargs)
                     known[id(each)] = args[0]
                     continue
-                if each.function in _LOSSES:
-                    result: Any = _with_public_divisor(each.function, tuple(args), kwargs)
+                if each.function in _TOTAL:
+                    result: Any = _TOTAL[each.function](each.function, tuple(args), kwargs)
                 else:
                     result = each.function(*args, **kwargs)
                 known[id(each)] = result if each.place is None else result[each.place]
+            self.is_random |= not torch.equal(torch.get_rng_state(), drawn)
         return known[id(self._last)], outputs
 
     def _given(self, leaf: Any, known: dict[int, Any], rows: int) -> Any:
@@ -393,8 +435,18 @@ def _made_up(source: Node, rows: int, change: _Change | None) -> Tensor:
     values = 0.5 + 0.4 * (places + 1).sin() if floating else places % 2
     made = values[: torch.Size(shape).numel()].view(shape).clone()
     if change is not None:
-        made[0] = change(made[0]) if floating else 1 - made[0]
+        made[0] = change[0 if floating else 1](made[0])
     return made.to(source.device, source.dtype)
+
+
+def _each_change(run: Callable[[_Change], _Answer]) -> Iterator[_Answer]:
+    """What a function returns for each change that it accepts."""
+    for change in _CHANGES:
+        try:
+            answer = run(change)
+        except Exception:  # such as a class that is out of range
+            continue
+        yield answer
 
 
 def rows_are_mixed(node: Node) -> bool:
@@ -406,19 +458,19 @@ def rows_are_mixed(node: Node) -> bool:
         before = replay.run(replay.rows)[0]
         if not before.ndim or len(before) != replay.rows:
             return False
-        changed = (replay.run(replay.rows, change)[0] for change in _CHANGES)
+        changed = _each_change(lambda change: replay.run(replay.rows, change)[0])
         return any(not _close(before[1:], after[1:], _SAME) for after in changed)
     except Exception:  # what cannot be run again is not judged
         return False
 
 
 def reduction_of(replay: Replay) -> str | None:
-    """How a loss combines records: "mean", "sum" or "mixed"; None if that cannot be judged."""
+    """How a loss combines records: "mean", "sum", "mixed" or "other"; None if that is unknown."""
     try:
         if replay.rows < 2:
             return None
         before = replay.gradients(replay.rows)
-        for after in (replay.gradients(replay.rows, change) for change in _CHANGES):
+        for after in _each_change(lambda change: replay.gradients(replay.rows, change)):
             if not all(_close(a[1:], b[1:], _SAME) for a, b in zip(before, after, strict=True)):
                 return "mixed"
         if replay.is_ambiguous:
@@ -426,8 +478,13 @@ def reduction_of(replay: Replay) -> str | None:
         few, many = (replay.gradients(rows) for rows in (2, 4))
         for name, factor in (("mean", 0.5), ("sum", 1.0)):
             pairs = list(zip(few, many, strict=True))
-            if any(bool(a.any()) for a in few) and all(_close(b[:2], factor * a) for a, b in pairs):
+            if any(bool(a.nan_to_num().any()) for a in few) and all(
+                _close(b[:2], factor * a) for a, b in pairs
+            ):
                 return name
+        is_simple = not replay.counts and not replay.is_random and replay.rows >= _FEW
+        if is_simple and any(bool(a.nan_to_num().any()) for a in few):
+            return "other"
     except Exception:  # what cannot be run again is not judged
         pass
     return None
@@ -435,7 +492,8 @@ def reduction_of(replay: Replay) -> str | None:
 
 def _close(one: Tensor, other: Tensor, near: float = _NEAR) -> bool:
     one, other = one.detach().double(), other.detach().double()
-    return torch.allclose(one, other, rtol=0, atol=near * float(other.abs().amax()))
+    largest = float(other.nan_to_num(0, 0, 0).abs().amax())
+    return torch.allclose(one, other, rtol=0, atol=near * largest, equal_nan=True)
 
 
 def check_inputs(tensors: Sequence[Tensor], judged: dict[Any, int]) -> None:
@@ -480,6 +538,14 @@ def check_loss(node: Node, declared: str, judged: dict[Any, int]) -> None:
             shown="one in which the gradient of a record depends on other records",
             why="a divisor such as the sum of class weights depends on the labels of all records, "
             "and so does a choice of the records that count, such as the hardest ones",
+            hint="Use reduction='none' and then .mean().",
+        )
+    if found == "other":
+        raise ArgumentError(
+            "loss",
+            "to be a mean or a sum over the records",
+            shown="one in which the gradient of a record depends on their number or its place",
+            why="one record would change the gradients of others",
             hint="Use reduction='none' and then .mean().",
         )
     if found is not None and found != declared:
@@ -576,3 +642,19 @@ def _with_public_divisor(
     named["reduction"] = "sum"
     labels: int = max(1, target.numel())
     return loss(*given.args, **given.kwargs) / labels
+
+
+def _with_probabilities(
+    loss: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
+    """The loss, of which what is no probability has no gradient: its error would stop the loop."""
+    named = dict(zip(("input",), args, strict=False)) | kwargs
+    scores = named.pop("input")
+    inside = (scores >= 0) & (scores <= 1)
+    return loss(torch.where(inside, scores, 0.5), *args[1:], **named)
+
+
+_TOTAL = dict.fromkeys(_LOSSES, _with_public_divisor) | {
+    functional.binary_cross_entropy: _with_probabilities
+}
+"""Losses that one record could make fail, or change the divisor of, and what takes their place."""
