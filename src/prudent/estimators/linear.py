@@ -149,6 +149,7 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
     def _parts(self, features: int) -> dict[str, BudgetPart]:
         if self.certify is not None:
             _validate.positive(certify=self.certify)
+        _validate.flag(r2=self.r2)
         certifies = self.certify is not None
         return PARTS | {
             "columns": choices(0.3, 2 * features),

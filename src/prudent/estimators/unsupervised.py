@@ -27,6 +27,7 @@ ROUNDS = 2
 _REACH = 1.5  # the longest row, in root mean squares
 _CELL = 8.0  # a cell should hold so many deviations of the noise of its sums
 _MOST_PLANES = 8
+_MOST_CLUSTERS = 1000  # with more a batch of rows takes gigabytes, four cells for each cluster
 _STARTS = 20  # of k-means on cells
 _LONGEST_ROW = 1.25  # of components, in root mean squares; longer ones get a smaller weight
 
@@ -38,7 +39,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Bo
     Labels of the records are not kept: `predict` tells those of any rows.
 
     Args:
-        n_clusters: The number of clusters.
+        n_clusters: The number of clusters, at most 1,000.
 
     Its other arguments are those of `PrivateEstimator`.
 
@@ -54,7 +55,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Bo
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
-        _validate.count(1, n_clusters=self.n_clusters)
+        _validate.count(1, _MOST_CLUSTERS, n_clusters=self.n_clusters)
         return {
             "columns": choices(0.2, 2 * features),
             "count": sums(0.005),
