@@ -393,6 +393,9 @@ HONEST = {
         "x", p=0.5, epsilon=0.5, high=550.0, **to
     ),
     "of a summary": lambda **to: prudent.describe(TABLE, epsilon=2.0, **to),
+    "of a synthetic table": lambda **to: prudent.Table(TABLE.select(["x", "city"])).synthesize(
+        epsilon=2.0, delta=1e-6, **to
+    ),
     "of bins": lambda **to: prudent.histogram(TABLE, "x", edges=[0, 300, 600], epsilon=1.0, **to),
 }
 

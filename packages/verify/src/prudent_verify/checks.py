@@ -513,7 +513,7 @@ def _problem_of_answers(receipt: Receipt, kinds: Set[str]) -> str | None:
         for name in ("epsilon", "delta")
     ):
         return "an answer has another price than the receipt."
-    if len(parts) > 1 and len(_tables(receipt)) != len(parts):
+    if receipt.asked.get("statistic") == "table" and len(_tables(receipt)) != len(parts):
         return "there is not one answer for each part of the request."
     for certificate, _, own in _certified(receipt):
         if any(
