@@ -237,6 +237,42 @@ def test_what_is_no_source_of_noise_is_refused_before_the_charge(
         assert list(ledger.history()) == []
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [[0, 1], None, 3, "010", {0: 1, 1: 0, 2: 1}, np.zeros((3, 2)), np.array(1), np.zeros(4)],
+    ids=str,
+)
+def test_labels_that_fit_no_records_are_refused_before_the_charge(
+    labels: Any, tmp_path: Path
+) -> None:
+    with Ledger.create(tmp_path / "x.db", epsilon=0.5, delta=1e-6) as ledger:
+        with pytest.raises(ArgumentError, match="one label per record"):
+            model(epsilon=0.3, ledger=ledger).fit(POINTS, labels)
+        with pytest.raises(ArgumentError, match="pairs"):
+            model(epsilon=0.3, ledger=ledger).fit_chunks(None)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="count returns"):
+            model(epsilon=0.3, ledger=ledger).fit_counts(None)  # type: ignore[arg-type]
+        assert list(ledger.history()) == []
+
+
+def test_more_counts_than_memory_holds_are_refused_before_the_charge(tmp_path: Path) -> None:
+    with Ledger.create(tmp_path / "x.db", epsilon=0.5, delta=1e-6) as ledger:
+        many = CertifiedClassifier(0.3, 10**6, 1024, ledger=ledger)
+        with pytest.raises(ArgumentError, match="at most 100,000,000 counts, got 1,024,000,000"):
+            many.fit(POINTS, [0, 1, 0])
+        assert list(ledger.history()) == []
+
+
+def test_classes_of_several_types_are_what_they_are(tmp_path: Path) -> None:
+    found = CertifiedClassifier(9.0, [1, "a"], POINTS, ramp=(0.1, 0.9), noise=SILENT)
+    found.fit(POINTS, [1, "a", "1"])
+    assert found.counts_.totals.tolist() == [1, 1]
+    assert found.predict(POINTS[:2]).tolist() == [1, "a"]
+    found.save(tmp_path / "x.npz")
+    again = CertifiedClassifier.load(tmp_path / "x.npz")
+    assert again.predict(POINTS[:2]).tolist() == [1, "a"]
+
+
 def test_noise_has_the_scale_of_its_share() -> None:
     asked = []
 
@@ -551,7 +587,7 @@ def test_odd_arguments_are_refused(options: dict[str, Any]) -> None:
 
 def test_failures_quote_no_record() -> None:
     with pytest.raises(SourceError, match="withheld") as caught:
-        model().fit(POINTS, [0, 1])
+        model().fit_chunks([(POINTS, [0, 1])])
     assert caught.value.__context__ is None
     with pytest.raises(NotFittedError):
         model().predict(POINTS)

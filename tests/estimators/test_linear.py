@@ -86,7 +86,12 @@ def test_a_penalty_shrinks_slopes_as_ridge_regression_does() -> None:
         (Ridge(alpha="strong"), {}),
         (QuantileRegressor(quantile=1.0), {}),
         (LinearRegression(certify=-1.0), {}),
+        (LinearRegression(r2="yes"), {}),
+        (LinearRegression(certify=1e308), {}),
+        (QuantileRegressor(quantile=1e-300), {}),
+        (Ridge(r2=None), {}),
         (KMeans(n_clusters=0), {}),
+        (KMeans(n_clusters=10**7), {}),
         (GaussianNB(classes=[0, (1, 2)]), {}),
         (GaussianNB(classes=[(0, 1), (1, 2)]), {}),
         (LinearRegression(), {"features": ["a", "a"]}),
@@ -100,6 +105,11 @@ def test_arguments_are_checked_before_the_charge(model: Any, given: dict[str, An
     with pytest.raises(ValueError, match=r"Expected|Found"):
         model.fit(frame, "y", **given)
     model.ledger.charge.assert_not_called()
+
+
+def test_a_number_of_clusters_may_be_a_double() -> None:
+    features = table()[0]
+    assert quiet(KMeans, n_clusters=3.0).fit(features).cluster_centers_.shape[0] == 3
 
 
 @pytest.mark.parametrize("target", ["y", "y ~ a + b"])

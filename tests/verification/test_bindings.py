@@ -344,6 +344,28 @@ def test_a_certificate_has_the_confidence_that_was_asked_for(charged, status_of)
     assert status_of(forged) == 1
 
 
+def test_a_certificate_is_that_of_its_own_part(tmp_path, status_of):
+    path, rows = tmp_path / "a.json", np.arange(20_000)
+    data = pyarrow.table({"x": rows / 10, "k": rows % 9 + 0.0})
+    wide = prudent.Ask("median", "x", certify=90.0)
+    near = prudent.Ask("median", "k", certify=4.0, confidence=0.9)
+    prudent.table(data, [wide, near], epsilon=2.0, receipt=path)
+    own = json.loads(path.read_text())
+    assert status_of(own) == 0
+    value = own["released"]["answers"][1]["value"]
+    place = "released", "answers", 1, "certificate"
+    for name, change in (
+        ("width", {"low": value - 90.0, "high": value + 90.0}),
+        ("confidence", {"confidence": 0.95, "needed": 1, "withstands": 0}),
+    ):
+        odd = own["released"]["answers"][1]["certificate"] | change
+        assert status_of(changed(own, (place, odd))) == 1, name
+    first = own["released"]["answers"][:1]
+    assert status_of(own | {"released": {"answers": first}}) == 1
+    beside = own["released"] | {"proof": own["released"]["answers"][0]["certificate"]}
+    assert status_of(own | {"released": beside}) == 1
+
+
 DAYS = np.datetime64("2020-01-01") + np.arange(600)
 TABLE = pyarrow.table(
     {"x": np.arange(600.0), "k": [1, 2] * 300, "city": ["a", "b"] * 300, "day": DAYS}
@@ -371,6 +393,9 @@ HONEST = {
         "x", p=0.5, epsilon=0.5, high=550.0, **to
     ),
     "of a summary": lambda **to: prudent.describe(TABLE, epsilon=2.0, **to),
+    "of a synthetic table": lambda **to: prudent.Table(TABLE.select(["x", "city"])).synthesize(
+        epsilon=2.0, delta=1e-6, **to
+    ),
     "of bins": lambda **to: prudent.histogram(TABLE, "x", edges=[0, 300, 600], epsilon=1.0, **to),
 }
 
@@ -483,6 +508,12 @@ def test_a_large_delta_is_no_guarantee(charged, status_of):
         forged = charged[0] | {"ledger": None, "epsilon": 0.001, "delta": delta}
         forged |= {"asked": {"unit": None}, "released": {}}
         assert status_of(forged) == 2
+
+
+def test_a_delta_of_minus_zero_is_zero(charged, tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(sealed(charged[0] | {"ledger": None, "delta": -0.0}))
+    assert "δ = 0 " in verify(path).summary
 
 
 def test_an_odd_signature_ends_no_checklist(charged, tmp_path, capsys):

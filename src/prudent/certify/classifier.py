@@ -8,7 +8,7 @@ largest weighted count wins; `counts` has the theorem and its proof.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,6 +59,7 @@ FORMAT = 2  # format number of saved classifiers
 ROWS = 1024  # records or queries that are mapped at a time, to save memory
 _MOST_CLASSES = 10**6
 _MOST_LANDMARKS = 1_000_000
+_MOST_CELLS = 10**8  # counts of which each gets its noise: with more the memory would not do
 
 
 RECORDS = (0, 100, 500, 1000, 2000)
@@ -170,7 +171,10 @@ def labels_of(classes: Any) -> Sequence[Any]:
         _validate.between(2, _MOST_CLASSES, classes=classes)
         return range(classes)
     try:
-        return np.asarray(_validate.values(classes=classes)).tolist()  # type: ignore[no-any-return]
+        given = _validate.values(classes=classes)
+        found = np.asarray(given).tolist()  # texts, if one of several types is a text
+        mixed = len({isinstance(each, str) for each in given}) > 1
+        return given if mixed else found
     except Exception as error:  # whatever objects raise that are no labels
         raise ArgumentError("classes", "a number or labels", shown=name_of(classes)) from error
 
@@ -189,8 +193,16 @@ def checked_width(records: Any) -> int | None:
 
 
 def check_records(records: Any, labels: Any, known: Known) -> None:
-    """Refuse arrays whose records have another width than the landmarks: both are public."""
+    """Refuse what can be no records and labels, by types, lengths and widths, which are public."""
     refuse_texts(records, labels, known)
+    shape = getattr(labels, "shape", (0,))
+    listed = hasattr(labels, "__iter__") or hasattr(labels, "__array__")
+    sound = listed and not isinstance(labels, str | bytes | Mapping)
+    if not sound or len(shape) not in (1, 2) or shape[1:] not in ((), (1,)):
+        raise ArgumentError("y", "one label per record", shown=type(labels).__name__)
+    sized = hasattr(records, "__len__") and hasattr(labels, "__len__")
+    if sized and len(records) != len(labels):
+        raise ArgumentError("y", "one label per record", shown="another number")
     width, own = declared_width(records), getattr(known.partition, "features", None)
     if isinstance(own, Vectors) and width is not None and width != own.width:
         raise ArgumentError("X", f"records of {own.width} features", shown=f"{width} features")
@@ -374,6 +386,7 @@ class CertifiedClassifier:
             width: How many numbers each record has, if records are vectors and `landmarks` is a
                 number; otherwise the landmarks say it.
         """
+        _validate.instance(Iterable, "pairs of records and labels", chunks=chunks)
         known = self.known(width)
         paid = known.pricing.charge(self.ledger, known.partition.name, receipt=self.receipt)
 
@@ -388,6 +401,7 @@ class CertifiedClassifier:
     def fit_counts(self, counts: Counts) -> Self:
         """Use counts made elsewhere: exact ones are charged and released, released ones taken."""
         known = self.known()
+        _validate.instance(Counts, "what count returns", counts=counts)
         if counts.partition != known.digest:
             raise ArgumentError(
                 "counts", "on the partition and classes of this classifier", shown="others"
@@ -413,6 +427,9 @@ class CertifiedClassifier:
         source_of(self.noise)
         classes = Classes(labels_of(self.classes))
         partition = partition_of(self.features, self.landmarks, self.ramp, width, len(classes))
+        if (cells := len(classes) * sum(partition.sizes)) > _MOST_CELLS:
+            allowed, shown = f"that make at most {_MOST_CELLS:,} counts", f"{cells:,}"
+            raise ArgumentError("classes", f"and landmarks {allowed}", shown=shown)
         return Known(partition, classes, self.pricing)
 
     def _released(self, known: "Known", exact: Counts, paid: ChargedRelease) -> Self:
@@ -421,7 +438,9 @@ class CertifiedClassifier:
         return self
 
     def _taken(self, known: "Known", counts: Counts) -> None:
-        self.classes_ = np.array(known.classes.labels)
+        labels = known.classes.labels
+        mixed = len({isinstance(each, str) for each in labels}) > 1
+        self.classes_ = np.array(labels, dtype=object if mixed else None)
         self.partition_, self.counts_ = known.partition, counts
         if isinstance(known.partition, Landmarks):
             features = known.partition.features

@@ -54,6 +54,9 @@ _CLEAR_VOTE = 2.0  # deviations of noise from which on the votes of a column are
 _CLEAR_SUM = 1.5  # the same for all columns together
 _LEAST_KEPT = 0.5  # of the residuals are never clipped
 
+_MOST_TOLERANCE = 1e6  # deviations of the target for one of a column; the squares of more overflow
+_LEAST_QUANTILE = 1e-6  # to whose multiples a private quantile is rounded
+
 
 @attrs.frozen(eq=False)
 class Fitting:
@@ -148,7 +151,8 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
         if self.certify is not None:
-            _validate.positive(certify=self.certify)
+            _validate.between(0, _MOST_TOLERANCE, ends="(]", certify=self.certify)
+        _validate.flag(r2=self.r2)
         certifies = self.certify is not None
         return PARTS | {
             "columns": choices(0.3, 2 * features),
@@ -406,7 +410,7 @@ class QuantileRegressor(LinearModel):
     See `LinearRegression` for odd input, and `LinearModel` for the fitted attributes.
 
     Args:
-        quantile: The quantile, in (0, 1); 0.5 is the median.
+        quantile: The quantile, from 1e-6 to 1 - 1e-6; 0.5 is the median.
 
     The other arguments are those of `LinearRegression`.
     """
@@ -419,7 +423,7 @@ class QuantileRegressor(LinearModel):
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
-        _validate.between(0, 1, ends="()", quantile=self.quantile)
+        _validate.between(_LEAST_QUANTILE, 1 - _LEAST_QUANTILE, quantile=self.quantile)
         parts = super()._parts(features)
         return {name: part for name, part in parts.items() if name not in PARTS} | {
             "columns": choices(0.3, 2 * features),

@@ -27,6 +27,7 @@ ROUNDS = 2
 _REACH = 1.5  # the longest row, in root mean squares
 _CELL = 8.0  # a cell should hold so many deviations of the noise of its sums
 _MOST_PLANES = 8
+_MOST_CLUSTERS = 1000  # with more a batch of rows takes gigabytes, four cells for each cluster
 _STARTS = 20  # of k-means on cells
 _LONGEST_ROW = 1.25  # of components, in root mean squares; longer ones get a smaller weight
 
@@ -38,7 +39,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Bo
     Labels of the records are not kept: `predict` tells those of any rows.
 
     Args:
-        n_clusters: The number of clusters.
+        n_clusters: The number of clusters, at most 1,000.
 
     Its other arguments are those of `PrivateEstimator`.
 
@@ -54,7 +55,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Bo
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
-        _validate.count(1, n_clusters=self.n_clusters)
+        _validate.count(1, _MOST_CLUSTERS, n_clusters=self.n_clusters)
         return {
             "columns": choices(0.2, 2 * features),
             "count": sums(0.005),
@@ -65,12 +66,13 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Bo
 
     @override
     def _learn(self, engine: SumEngine) -> None:
+        kinds = int(self.n_clusters)
         features = standardised(engine, len(engine.rows.names), self.n_records_)
         radius = _REACH * math.sqrt(features.width)
-        centres = self._start(engine, features, radius)
+        centres = self._start(engine, features, radius, kinds)
         for _ in range(ROUNDS):
             nearest = _nearest(features, centres)
-            found = _cells(engine, "steps", features, nearest, self.n_clusters, radius)
+            found = _cells(engine, "steps", features, nearest, kinds, radius)
             noise = engine.deviation("steps") * radius
             sizes = np.maximum(found[:, :1], 1.0)
             # A centre moves as far as its records outweigh the noise.
@@ -78,18 +80,20 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Bo
             centres = centres + kept * (found[:, 1:] / sizes - centres)
         # Rows far from the others are shortened in a step: they count for less than one.
         nearest = _nearest(features, centres)
-        counts = engine.total("sizes", lambda rows: one_hot(nearest(rows), self.n_clusters), 1.0)
+        counts = engine.total("sizes", lambda rows: one_hot(nearest(rows), kinds), 1.0)
         self.cluster_sizes_ = np.maximum(counts, 0.0)
         self._features, self._centres = features, centres
         self.cluster_centers_ = features.locations + centres * features.scales
 
-    def _start(self, engine: SumEngine, features: StandardFeatures, radius: float) -> FloatArray:
+    def _start(
+        self, engine: SumEngine, features: StandardFeatures, radius: float, kinds: int
+    ) -> FloatArray:
         """Centres from the noisy means of cells between public random hyperplanes."""
         width, draw = features.width - 1, engine.generator()
         noise = engine.deviation("cells") * radius
         room = max(self.n_records_, 1.0) / (_CELL * noise)
         planes = int(np.clip(math.floor(math.log2(max(room, 2.0))), 1, _MOST_PLANES))
-        planes = max(planes, math.ceil(math.log2(self.n_clusters)) + 1)
+        planes = max(planes, math.ceil(math.log2(kinds)) + 1)
         directions = draw.normal(size=(features.width, planes))
         directions[1:] /= np.sqrt((directions[1:] ** 2).sum(axis=0))
         directions[0] *= 0.5  # planes pass near the middle, not all through it
@@ -103,12 +107,10 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Bo
 
         found = _cells(engine, "cells", features, cells, 2**planes, radius)
         full = found[:, 0] > max(noise, 1.0)
-        if full.sum() < self.n_clusters:  # hardly any records: any centres are as good
-            return np.asarray(draw.normal(size=(self.n_clusters, width)))
+        if full.sum() < kinds:  # hardly any records: any centres are as good
+            return np.asarray(draw.normal(size=(kinds, width)))
         means = np.clip(found[full, 1:] / found[full, :1], -radius, radius)
-        public = PublicKMeans(
-            self.n_clusters, n_init=_STARTS, random_state=int(draw.integers(2**31))
-        )
+        public = PublicKMeans(kinds, n_init=_STARTS, random_state=int(draw.integers(2**31)))
         weights = found[full, 0]
         return np.asarray(public.fit(means, sample_weight=weights).cluster_centers_)
 

@@ -183,7 +183,8 @@ def _of_description(content: Mapping[str, Any], path: str | os.PathLike[str]) ->
 
 def _exact(value: Any) -> str:
     """A number with all its digits, and no more than it needs to be read back."""
-    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+    # Zero is added to -0.0, which is 0.
+    return repr(value + 0.0).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def _rounded(bound: float, rounding: str = decimal.ROUND_CEILING) -> str:
@@ -286,7 +287,7 @@ def _request(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
 
 
 def _certificates(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
-    for each, beside in receipt.certificates():
+    for each, beside, asked in _certified(receipt):
         if event is None or not each.get("basis"):
             words = "what was paid for it cannot be read."
             if not each.get("basis"):
@@ -294,7 +295,7 @@ def _certificates(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
             yield _unchecked("certificate", words, decisive=True)
             continue
         try:
-            problem = certificates.problem_of(each, event, beside, receipt.asked)
+            problem = certificates.problem_of(each, event, beside, asked)
         except Exception:  # whoever wrote the receipt chooses what goes wrong
             problem = "its fields cannot be read."
         shown = f"at least {each.get('needed')} records must change"
@@ -317,7 +318,17 @@ def _tables(receipt: Receipt) -> list[Any]:
     """What was released for each part of a request: an answer, or answers by group."""
     found = receipt.released
     several = isinstance(found, Mapping) and isinstance(found.get("answers"), list)
-    return list(found["answers"]) if several else [found]
+    return list(found["answers"]) if several and len(found) == 1 else [found]
+
+
+def _certified(receipt: Receipt) -> Iterator[tuple[Mapping[str, Any], ...]]:
+    """Each certificate, what it stands in, and what was asked, of several parts with its own."""
+    asked, tables = receipt.asked, _tables(receipt)
+    parts = asked.get("parts")
+    several = isinstance(parts, list) and len(parts) == len(tables)
+    for place, table in enumerate(tables):
+        own = {**asked, "parts": parts[place : place + 1]} if several and parts else asked
+        yield from ((*each, own) for each in certificates_in(table))
 
 
 def _are_paid_for(receipt: Receipt, event: Event) -> bool:
@@ -502,9 +513,13 @@ def _problem_of_answers(receipt: Receipt, kinds: Set[str]) -> str | None:
         for name in ("epsilon", "delta")
     ):
         return "an answer has another price than the receipt."
-    wanted = {each.get("confidence") for each in parts}
-    if parts and any(each["confidence"] not in wanted for each, _ in receipt.certificates()):
-        return "a certificate has another confidence than was asked for."
+    if receipt.asked.get("statistic") == "table" and len(_tables(receipt)) != len(parts):
+        return "there is not one answer for each part of the request."
+    for certificate, _, own in _certified(receipt):
+        if any(
+            certificate["confidence"] != part.get("confidence") for part in own.get("parts", ())
+        ):
+            return "a certificate has another confidence than was asked for."
     return None
 
 
