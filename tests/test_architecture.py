@@ -334,7 +334,7 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
     "prudent": 1_475,  # the modules beside the rooms
-    "accounting": 5_995,
+    "accounting": 6_000,
     "audit": 1_725,
     "budget": 2_825,
     "certify": 1_555,

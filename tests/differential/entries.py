@@ -400,7 +400,7 @@ class IgnoredLabels(MakePrivate):
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         from prudent.training.gradients import output_guard
 
-        patch.setattr(output_guard, "_LOSSES", {})
+        patch.setattr(output_guard, "_TOTAL", {})
         patch.setattr(output_guard, "reduction_of", lambda node: None)
 
 

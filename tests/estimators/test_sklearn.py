@@ -67,7 +67,7 @@ def test_scikit_learns_checks_pass_but_for_named_ones(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The checks fit ten records, which are refused at any ε; all else is as in use.
-    monkeypatch.setattr(model, "_refusal", lambda *given: None)
+    monkeypatch.setattr(model, "_needed", lambda *given: 0.0)
     found = check_estimator(
         model(epsilon=50.0, noise=Same(0)),
         expected_failed_checks=EXCLUDED,

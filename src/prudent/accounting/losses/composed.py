@@ -7,11 +7,13 @@ Every query builds suitable distributions of the privacy loss: with a cap and a 
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import cached_property, lru_cache
 
 import attrs
 import numpy as np
 
+from prudent.accounting._numeric import float_above
 from prudent.accounting.losses.convolution import (
     LARGEST_SIZE,
     LatticeDistribution,
@@ -25,7 +27,7 @@ from prudent.accounting.losses.convolution import (
     mirrored_chords,
     total_log_moments,
 )
-from prudent.accounting.losses.loss_tables import UNIT, Array, LossTable, evaluation_bound
+from prudent.accounting.losses.loss_tables import Array, LossTable, evaluation_bound
 from prudent.accounting.losses.pairs import Dominating, TabulatedPair
 
 DEFAULT_INTERVAL = 1e-4
@@ -223,9 +225,11 @@ class LossSum:
 
     @property
     def largest_loss(self) -> float:
-        """An upper bound on the sum of all losses, rounded up."""
-        total = sum(times * worst.largest_loss(adding=self.adding) for worst, times in self.parts)
-        return total * (1 + 2 * UNIT * (len(self.parts) + 1))
+        """An upper bound on the sum of all losses: the exact sum, rounded up."""
+        largest = [(times, worst.largest_loss(adding=self.adding)) for worst, times in self.parts]
+        if not all(math.isfinite(loss) for _, loss in largest):
+            return math.inf
+        return float_above(sum((times * Fraction(loss) for times, loss in largest), Fraction(0)))
 
     def epsilon(self, delta: float, floor: float = 0.0) -> float:
         """The best of several bounds on the least ε >= 0 whose δ(ε) is at most `delta`.
@@ -266,11 +270,13 @@ class LossSum:
 
     def delta(self, epsilon: float) -> float:
         """The best of several bounds on δ(ε)."""
-        if self.upper and epsilon >= self.largest_loss:
+        largest = self.largest_loss
+        if self.upper and epsilon >= largest:
             return 0.0
         scan = self._scan(_WHOLE_TAIL)
         renyi = scan.delta(epsilon)
-        best = renyi if self.upper else 0.0
+        # Just below the largest loss a grid is too coarse: δ(ε) <= 1 - e^(ε - largest), rounded up.
+        best = min(renyi, -math.expm1(epsilon - largest) * (1 + 1e-15)) if self.upper else 0.0
         for table in self._tables(scan, epsilon, renyi * 1e-3):
             delta = float(table.profile(np.array([epsilon]))[0])
             best = min(best, delta) if self.upper else max(best, delta)
