@@ -447,10 +447,20 @@ class NativeConvolution(Convolution):
         weight, bias, *_ = self.parameters
         values = autocasted(values)
         ctx.last = _prefers_channels_last(values, len(weight), self.geometry)
-        if ctx.last:
-            values = values.contiguous(memory_format=torch.channels_last)
+        values = self._arranged(values, ctx.last)
         ctx.save_for_backward(values, weight)
         return torch.convolution(values, weight, bias, *_settings(self.geometry))
+
+    def _arranged(self, values: Tensor, last: bool) -> Tensor:
+        """In the memory format in which cuDNN is fast.
+
+        It takes 7 times as long for the groups of a sequence if the channels come last, as they do
+        in a transposed one.
+        """
+        if last:
+            return values.contiguous(memory_format=torch.channels_last)
+        grouped = self.geometry.dimensions == 1 < self.geometry.groups
+        return values.contiguous() if grouped else values
 
     def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> Tensor | None:
         """Pass the gradient to the input; unfold for the parameters."""
@@ -463,8 +473,7 @@ class NativeConvolution(Convolution):
             joined: Tensor = split.transpose(2, 3).flatten(3)
             return joined.mT
 
-        if ctx.last:
-            gradient = gradient.contiguous(memory_format=torch.channels_last)
+        gradient = self._arranged(gradient, ctx.last)
         images, channels = gradient.shape[:2]
         grouped = images, geometry.groups, channels // geometry.groups
         # Products of bfloat16 factors are exact, as those of factors that are cut.

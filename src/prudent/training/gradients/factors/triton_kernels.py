@@ -479,15 +479,12 @@ def patches(
 @triton.jit
 def depthwise(
     values, gradient, result, channels, height, breadth, out_height, out_breadth,
-    of_image, of_channel, of_row, of_column, to_image, to_channel, to_row, to_column,
     top, left, stride, across, fall, spread, kernel, wide: tl.constexpr, long: tl.constexpr,
 ):  # fmt: skip
     """Program (i, c, k) adds up block c of the channels of image i for offset k of the kernel."""
     image = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * wide + tl.arange(0, wide)
     offset = tl.program_id(2)
-    values += image * of_image + channel[None, :] * of_channel
-    gradient += image * to_image + channel[None, :] * to_channel
     total = tl.zeros([long, wide], tl.float32)
     for start in range(0, out_height * out_breadth, long):
         place = start + tl.arange(0, long)
@@ -496,8 +493,10 @@ def depthwise(
         column = right * across + offset % kernel * spread - left
         there = (row >= 0) & (row < height) & (column >= 0) & (column < breadth)
         there = (there & (down < out_height))[:, None] & (channel < channels)[None, :]
-        one = tl.load(values + (row * of_row + column * of_column)[:, None], there, 0.0)
-        two = tl.load(gradient + (down * to_row + right * to_column)[:, None], there, 0.0)
+        source = ((image * height + row) * breadth + column)[:, None] * channels + channel[None, :]
+        one = tl.load(values + source, there, 0.0)
+        source = (image * out_height * out_breadth + place)[:, None] * channels + channel[None, :]
+        two = tl.load(gradient + source, there, 0.0)
         total += one.to(tl.float32) * two.to(tl.float32)
     target = result + (image * channels + channel) * tl.num_programs(2) + offset
     tl.store(target, tl.sum(total, 0), mask=channel < channels)
