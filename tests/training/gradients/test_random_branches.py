@@ -46,6 +46,29 @@ def test_the_branches_of_a_program_hold_in_the_steps_that_take_them():
     assert held == {True, False}
 
 
+class Either(nn.Module):
+    """Leaves out one of its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.chosen = nn.Linear(4, 3), nn.Linear(4, 3), "one"
+
+    def forward(self, values):
+        return getattr(self, self.chosen)(values)
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_sums_of_layers_that_are_left_out_have_the_form_of_others(autocast):
+    """Else every graph would hold a sum of its own, as large as the model."""
+    model, inputs, targets = Either(), torch.randn(3, 4), torch.tensor([0, 1, 2])
+    kinds = set()
+    for model.chosen in ("one", "two"):
+        engine = BookKeeping(model, cross_entropy, autocast=autocast)
+        total = engine(model, inputs, targets).weighted_sum(torch.ones(3))
+        kinds.add(tuple((name, value.dtype, value.shape) for name, value in total.items()))
+    assert len(kinds) == 1
+
+
 def test_spans_have_the_length_and_the_number_that_is_asked_for():
     torch.manual_seed(0)
     draw = _span_masks(torch.device("cpu"))(None)

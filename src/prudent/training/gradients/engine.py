@@ -106,7 +106,8 @@ def check_same(again: Sequence[Tensor], before: Sequence[Tensor], near: float) -
 def no_records(trained: Values) -> Gradients:
     """The gradients of an empty batch, which Poisson sampling can draw."""
     norms = next(iter(trained.values())).detach().new_zeros(0)
-    zeros = {name: torch.zeros_like(value.detach()) for name, value in trained.items()}
+    double = torch.float64
+    zeros = {name: torch.zeros_like(v.detach(), dtype=double) for name, v in trained.items()}
     return Gradients(norms, norms.clone(), lambda _: zeros)
 
 

@@ -1,6 +1,7 @@
 """Tapes: the contributions to every per-example gradient, collected in the backward pass."""
 
 import copy
+import functools
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -256,7 +257,10 @@ class SumTape(Tape):
         self._together: dict[object, list[tuple[str, Any]]] = {}
 
     def sums(self) -> dict[str, Tensor]:
-        """Σᵢ wᵢ gᵢ for every parameter, zero for those that were not reached."""
+        """Σᵢ wᵢ gᵢ for every parameter, zero for those that were not reached.
+
+        All in double precision: graphs of other branches write to the same sums.
+        """
         for name, contributions in self._contributions.items():
             for contribution in merged(contributions):
                 self._sum(name, contribution)
@@ -267,8 +271,9 @@ class SumTape(Tape):
             for name, added in zip(names, sums(parts, self._weights), strict=True):
                 self._add(name, added)
         self._together.clear()
+        zero = functools.partial(torch.zeros_like, dtype=torch.float64)
         return {
-            name: self._sums.pop(name) if name in self._sums else torch.zeros_like(p.detach())
+            name: self._sums.pop(name) if name in self._sums else zero(p.detach())
             for name, p in self.parameters.items()
         }
 
