@@ -85,7 +85,16 @@ def test_convolution(engine, layer, shape):
     check(engine, model, torch.randn(4, *shape), 4)
 
 
-@pytest.mark.parametrize(("layer", "shape"), CONVOLUTIONS, ids=lambda value: repr(value)[:60])
+GROUPS = [
+    (nn.Conv1d(4, 6, 4, padding=3, dilation=2, groups=2, bias=False), (4, 11)),
+    (nn.Conv1d(6, 9, 5, padding=4, groups=3), (6, 11)),
+    (nn.Conv1d(4, 4, 2, padding=3, groups=2), (4, 5)),  # more padding than its adjoint can undo
+]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"), [*CONVOLUTIONS, *GROUPS], ids=lambda each: repr(each)[:60]
+)
 def test_convolution_of_the_library(monkeypatch, layer, shape):
     """What runs on a GPU, here on the CPU."""
     monkeypatch.setattr(
