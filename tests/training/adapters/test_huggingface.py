@@ -458,21 +458,22 @@ def test_a_run_ends_at_the_end_of_its_last_epoch(arguments: Arguments) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "saves", "said"),
+    ("at", "saves", "only", "said"),
     [
-        ("on_train_begin", "no", "Nothing was charged."),
-        ("on_step_end", "no", "after 1 steps. Its ledger was charged.*cannot be resumed"),
-        ("on_step_end", "steps", "after 1 steps. Its ledger was charged.*goes on from a checkpo"),
+        ("on_train_begin", "no", False, "Nothing was charged."),
+        ("on_step_end", "no", False, "after 1 steps. Its ledger was charged.*cannot be resumed"),
+        ("on_step_end", "steps", True, "after 1 steps. Its ledger was charged.*cannot be resumed"),
+        ("on_step_end", "steps", False, "after 1 steps. Its ledger was.*goes on from a checkpo"),
     ],
 )
 def test_an_interruption_says_whether_anything_was_charged(
-    arguments: Arguments, tmp_path: Path, at: str, saves: str, said: str
+    arguments: Arguments, tmp_path: Path, at: str, saves: str, only: bool, said: str
 ) -> None:
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-3, relation=ZERO_OUT) as ledger:
-        args = arguments(save_strategy=saves)
+        args = arguments(save_strategy=saves, save_only_model=only)
         own = trainer(bert(), args, plan=None, epsilon=8.0, ledger=ledger)
         impatient = type("Impatient", (TrainerCallback,), {at: interrupt})()
         own.callback_handler.callbacks.insert(0, impatient)  # before the private step is made
@@ -625,6 +626,11 @@ def test_a_record_that_cannot_be_read_counts_as_absent(arguments: Arguments) -> 
         ({"optim": "adalomo"}, "before noise"),
         ({"torch_compile": True}, "CUDA graph"),
         ({"max_grad_norm": 0.0}, "max_grad_norm"),
+        ({"enable_jit_checkpoint": True}, "no key"),
+        (
+            {"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 3}}},
+            "gradient_accumulation_steps",
+        ),
     ],
 )
 def test_settings_that_would_break_the_guarantee_are_refused(

@@ -32,6 +32,11 @@ def _among(*names: str) -> Callable[[Any], bool]:
     return lambda value: any(name in str(getattr(value, "value", value)) for name in names)
 
 
+def _accumulates(config: Any) -> bool:
+    return "num_steps" in (getattr(config, "gradient_accumulation_kwargs", None) or {})
+
+
+_ONE, _SET = "a step is one Poisson batch", "Set gradient_accumulation_steps instead of num_steps."
 _POISSON = "the price is for Poisson batches"
 _OWN = "it computes gradients of its own"
 _SIZE = "the size of a drawn batch is private"
@@ -53,6 +58,8 @@ REFUSALS: tuple[tuple[str, Callable[[Any], bool], str, str, str], ...] = (
     ("torch_compile", bool, "False", "a step is replayed as a CUDA graph instead", ""),
     ("world_size", lambda v: v > 1, "1", "each would draw for itself", "Use prudent.fit."),
     ("debug", bool, "unset", "it prints activations of records", ""),
+    ("accelerator_config", _accumulates, "without gradient_accumulation_kwargs", _ONE, _SET),
+    ("enable_jit_checkpoint", bool, "False", "its checkpoints hold no key", "Use save_steps."),
     ("n_gpu", lambda v: v > 1, "at most 1", _OWN, "Set CUDA_VISIBLE_DEVICES to one GPU."),
 )
 

@@ -396,7 +396,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             )
         saves = resumes or self.args.save_strategy != "no"
         again = "resume_from_checkpoint goes on from a checkpoint, without another charge"
-        again = again if saves else "without checkpoints (save_strategy) it cannot be resumed"
+        if not (resumes or (saves and not self.args.save_only_model)):
+            again = "without checkpoints (save_strategy, save_only_model) it cannot be resumed"
         with ExitStack() as stack:
             if resumes:
                 self._saved = settings.restorable(folder, self._run())
