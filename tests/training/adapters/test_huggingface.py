@@ -706,6 +706,10 @@ def test_adapters_that_the_optimizer_misses_are_noticed(arguments: Arguments) ->
     layer, stranger = nn.Linear(1, 1), nn.Parameter(torch.ones(1))
     with pytest.raises(ArgumentError, match="alone"):
         check_optimizer(layer, torch.optim.SGD([*layer.parameters(), stranger], lr=0.1))
+    own = trainer(bert(), arguments())
+    own.optimizer = torch.optim.LBFGS(own.model.parameters())
+    with pytest.raises(ArgumentError, match="closure"):
+        own.train()
 
 
 def test_a_change_of_frozen_weights_is_noticed(arguments: Arguments) -> None:

@@ -101,6 +101,7 @@ class _Privacy(Callback):
         for name, allowed, value, is_allowed in (
             ("callbacks", "without finders: search on public records", found, not found),
             ("max_time", "None: a step's time tells the size of its batch", "one", not timed),
+            ("detect_anomaly", "False: it stops at one record", True, not trainer._detect_anomaly),
             ("devices", "one process", trainer.world_size, trainer.world_size == 1),
             ("accumulate_grad_batches", "1: a step is one Poisson batch", parts, parts == 1),
             ("gradient_clip_val", "None: the plan clips every record", clip, not clip),

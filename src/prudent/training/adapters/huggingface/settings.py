@@ -26,6 +26,7 @@ from prudent.training.checking import listed, unreached
 from prudent.training.gradients import Engine
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint
+from prudent.training.run.execution import check_step
 
 
 def _among(*names: str) -> Callable[[Any], bool]:
@@ -199,6 +200,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
     The gradient of a parameter that the model does not have would be used without noise.
     """
+    check_step(getattr(optimizer, "optimizer", optimizer))  # as accelerate has wrapped it
     own, held = dict(model.named_parameters()), set[nn.Parameter]()
     held.update(p for group in optimizer.param_groups for p in group["params"])
     missed = [name for name, p in own.items() if p.requires_grad and p not in held]
