@@ -712,6 +712,19 @@ def test_adapters_that_the_optimizer_misses_are_noticed(arguments: Arguments) ->
         own.train()
 
 
+def test_a_model_that_no_step_can_be_taken_with_is_not_paid_for(
+    arguments: Arguments, tmp_path: Path
+) -> None:
+    model = bert()
+    model.classifier = nn.Sequential(model.classifier, nn.BatchNorm1d(2))
+    model.eval()  # as `from_pretrained` returns it
+    with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-3, relation=ZERO_OUT) as ledger:
+        own = trainer(model, arguments(), plan=None, epsilon=8.0, ledger=ledger)
+        with pytest.raises(ValueError, match="keep records apart, got BatchNorm1d"):
+            own.train()
+        assert ledger.history() == []
+
+
 def test_a_change_of_frozen_weights_is_noticed(arguments: Arguments) -> None:
     model = adapted()
     frozen = next(p for p in model.parameters() if not p.requires_grad)

@@ -458,6 +458,21 @@ class TestRefusals:
                 model, made(model.parameters()), DataLoader(images(), batch_size=4), plan=plan()
             )
 
+    def test_a_model_that_rejects_made_up_records(self) -> None:
+        """Before its first batch, whatever that holds: they replace records that it rejects."""
+
+        class Factored(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                return super().forward(torch.linalg.cholesky(x))
+
+        model, data = Factored(2, 2), TensorDataset(torch.eye(2).expand(8, 2, 2))
+        model, _, loader = make_private(
+            model, torch.optim.SGD(model.parameters()), DataLoader(data, batch_size=4), plan=plan()
+        )
+        with pytest.raises(RuntimeError, match="positive-definite") as error:
+            model(next(iter(loader))[0])
+        assert "made-up records, of zeros" in error.value.__notes__[0]
+
     def test_a_mode_that_stops_at_one_record(self) -> None:
         model, _, loader = private(digits())
         with torch.autograd.set_detect_anomaly(True):

@@ -46,7 +46,6 @@ from prudent.training.gradients.record_streams import (
 )
 from prudent.training.gradients.unsupported import (
     RejectedRecords,
-    UnsupportedLayerError,
     attempt,
     made_up,
     refuse_unsupported,
@@ -286,21 +285,17 @@ class Engine(ABC):
             return self._answered(lambda batch: self._form(trained, fixed, *batch), batch)
 
     def rehearse(self, parameters: Parameters, read: Read) -> None:
-        """Raise what no record can mend, and warn if the loss gives no gradient on made-up ones.
+        """Raise what made-up records raise, and warn if the loss gives no gradient on them.
 
         Only the shapes and types of the batch are used, so neither reveals anything about its
-        records, and the states of torch's default generators are restored.
+        records, and the states of torch's default generators are restored. Where made-up records
+        are rejected, nothing could stand for another that is: one record would end the run.
         """
         device = next(self.model.parameters()).device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             batch = made_up(read(), 2 * (self.slots or 1), varied=True)
-            try:
-                self.check_repeatable(parameters, batch)
-                norms = self(parameters, *batch).norms
-            except (TypeError, ValueError, UnsupportedLayerError):  # of the code, not of a record
-                raise
-            except Exception:  # perhaps of made-up records alone, such as a singular matrix
-                return
+            self.check_repeatable(parameters, batch)
+            norms = self(parameters, *batch).norms
         if bool((norms < _NOTHING).all()):
             warnings.warn(
                 "Two made-up records both have the gradient zero. The loss is called with one "

@@ -482,12 +482,14 @@ class PrivateTrainer(NoCopyMixin, Trainer):
     def _begin(self) -> None:
         """Test the model on public records, and make the private step."""
         settings.check_optimizer(self.model, self.optimizer)
+        self.model.train()  # as in every step
         engine = BookKeeping(
             self.model, self._loss, recompute=self._recompute, autocast=self._autocast
         )
         _, examples = self._reading()
         row = {name: value.to(self.args.device) for name, value in examples.items()}
-        settings.check_reach(engine, *self._split(row))
+        inputs, targets = self._split(row)
+        settings.check_reach(engine, inputs, targets)
         engine.slots = self._units.slots
         step = Step(
             self.plan,
@@ -497,6 +499,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             engine=engine,
             key=self._continuity.key,
         )
+        shares = torch.ones(len(next(iter(row.values()))), device=self.args.device)
+        step.rehearse((inputs, (targets, shares) if engine.slots else targets))
         if self._held_out is not None:
             self._held_out.rehearse(step)
         self._charge.pay()
