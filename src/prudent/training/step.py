@@ -253,7 +253,7 @@ class Step:
     def rehearse(self, form: tuple[Any, Any]) -> None:
         """Raise what the model or the loss would raise on any batch of this form; takes no step."""
         self._rehearsed = True
-        with without_gathering(self.model) if has_shards(self.model) else nullcontext():
+        with without_gathering(self.model):
             self.engine.rehearse(self.values(), lambda: form)
 
     def refresh(self) -> None:

@@ -725,18 +725,6 @@ def test_a_model_that_no_step_can_be_taken_with_is_not_paid_for(
         assert ledger.history() == []
 
 
-def test_a_change_of_frozen_weights_is_noticed(arguments: Arguments) -> None:
-    model = adapted()
-    frozen = next(p for p in model.parameters() if not p.requires_grad)
-
-    class Meddles(TrainerCallback):
-        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-            frozen.data.add_(1.0)
-
-    with pytest.raises(RuntimeError, match="should be frozen"):
-        trainer(model, arguments(), callbacks=[Meddles()]).train()
-
-
 def test_weights_that_the_loss_does_not_reach_are_named() -> None:
     class Detached(nn.Module):
         def __init__(self) -> None:

@@ -160,7 +160,7 @@ def test_a_part_of_the_module_can_be_the_model(tmp_path: Path) -> None:
         ({"accumulate_grad_batches": 2}, "accumulate_grad_batches"),
         ({"gradient_clip_val": 1.0}, "gradient_clip_val"),
         ({"max_epochs": EPOCHS + 1}, "max_epochs"),
-        ({"max_time": {"hours": 1}}, "max_time"),
+        ({"max_time": {"hours": 1}}, "callbacks"),
         ({"detect_anomaly": True}, "detect_anomaly"),
         ({"callbacks": [GradientAccumulationScheduler({1: 2})]}, "accumulate_grad_batches"),
     ],

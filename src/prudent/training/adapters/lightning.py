@@ -6,12 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import (
-    BatchSizeFinder,
-    GradientAccumulationScheduler,
-    LearningRateFinder,
-    Timer,
-)
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, Timer
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -91,16 +86,15 @@ class _Privacy(Callback):
             return
         self.trainer = trainer
         steps, taken = self.preparation.charge.plan.steps, trainer.estimated_stepping_batches
-        finders = LearningRateFinder | BatchSizeFinder
-        found = [each for each in trainer.callbacks if isinstance(each, finders)]
-        timed = any(isinstance(each, Timer) for each in trainer.callbacks)
-        parts, clip = trainer.accumulate_grad_batches, trainer.gradient_clip_val
-        for each in trainer.callbacks:  # an epoch may have another number
-            if isinstance(each, GradientAccumulationScheduler):
-                parts = max(parts, *each.scheduling.values())
+        banned = LearningRateFinder | BatchSizeFinder | Timer
+        found = [each for each in trainer.callbacks if isinstance(each, banned)]
+        # An epoch may have another number, by a GradientAccumulationScheduler.
+        later = [n for each in trainer.callbacks for n in getattr(each, "scheduling", {}).values()]
+        parts, clip = max([trainer.accumulate_grad_batches, *later]), trainer.gradient_clip_val
+        which = "without finders (search on public records) or timers, such as max_time, which end "
+        which += "a run by how long secret batches take"
         for name, allowed, value, is_allowed in (
-            ("callbacks", "without finders: search on public records", found, not found),
-            ("max_time", "None: a step's time tells the size of its batch", "one", not timed),
+            ("callbacks", which, found, not found),
             ("detect_anomaly", "False: it stops at one record", True, not trainer._detect_anomaly),
             ("devices", "one process", trainer.world_size, trainer.world_size == 1),
             ("accumulate_grad_batches", "1: a step is one Poisson batch", parts, parts == 1),

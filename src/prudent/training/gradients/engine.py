@@ -82,11 +82,8 @@ class Gradients:
 
     def _checked(self, weights: Tensor) -> Tensor:
         if weights.shape != self.norms.shape:
-            raise ArgumentError(
-                "weights",
-                f"of shape {tuple(self.norms.shape)}, one per record",
-                got=tuple(weights.shape),
-            )
+            allowed = f"of shape {tuple(self.norms.shape)}, one per record"
+            raise ArgumentError("weights", allowed, got=tuple(weights.shape))
         return weights.detach()
 
 
@@ -397,12 +394,9 @@ class Engine(ABC):
         losses = self.loss(outputs, targets)
         if not isinstance(losses, Tensor) or losses.shape != (1,):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise ArgumentError(
-                "loss",
-                "to return one value per record, shape (1,) for one record",
-                shown=str(shape),
-                hint="Use reduction='none', and sum or average over the positions of a record.",
-            )
+            allowed = "to return one value per record, shape (1,) for one record"
+            hint = "Use reduction='none', and sum or average over the positions of a record."
+            raise ArgumentError("loss", allowed, shown=str(shape), hint=hint)
         return losses[0] if share is None else losses[0] * share.to(losses.dtype)
 
     def _holding(self, values: Mapping[str, Tensor], run: Callable[[], Any]) -> Any:

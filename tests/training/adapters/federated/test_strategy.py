@@ -307,7 +307,7 @@ def test_what_is_refused_is_not_paid_for(more, options, model, tmp_path):
     with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-4, relation=ZERO_OUT) as ledger:
         strategy = strategy_of(plan, ledger=ledger, **options)
         for _ in range(2):
-            with pytest.raises(ValueError, match=r"floating-point|num_bands|lr"):
+            with pytest.raises(ValueError, match=r"floating-point|num_bands|learning rate"):
                 strategy.start(LocalGrid({}), arrays(**model), num_rounds=1)
         assert (strategy.taken, ledger.history()) == (0, [])
 

@@ -214,20 +214,3 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         allowed = "with parameters of the model alone"
         why = "their gradients would be used without clipping and noise"
         raise ArgumentError("optimizer", allowed, shown="one with others", why=why)
-
-
-def sums_of_frozen(model: nn.Module) -> dict[str, float]:
-    """A sum over each parameter that is not trained, to see whether it moves."""
-    frozen = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
-    return {name: float(p.detach().double().nan_to_num().sum()) for name, p in frozen}
-
-
-def check_frozen(before: Mapping[str, float], model: nn.Module) -> None:
-    """Raise an error if a parameter that is not trained has moved since `sums_of_frozen`."""
-    now = sums_of_frozen(model)
-    if moved := [name for name in before.keys() & now.keys() if now[name] != before[name]]:
-        raise RuntimeError(
-            f"The first update moved {listed(sorted(moved))}, which should be frozen: neither "
-            "clipping nor noise covers such a change. Remove whatever changes weights outside of "
-            "the optimizer."
-        )

@@ -680,18 +680,10 @@ class _Follow(TrainerCallback):
 
     def __init__(self, trainer: PrivateTrainer) -> None:
         self._trainer = trainer
-        self._frozen: dict[str, float] = {}  # sums of parameters, until the first update
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Make the private step, when model and optimizer are complete."""
         self._trainer._begin()
-        self._frozen = settings.sums_of_frozen(self._trainer.model)
-
-    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Check that the first update has not moved what is frozen."""
-        if self._frozen:
-            settings.check_frozen(self._frozen, self._trainer.model)
-            self._frozen = {}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluate when the plan releases something of held-out records, and only then."""
