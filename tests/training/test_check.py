@@ -217,6 +217,19 @@ def test_a_model_that_computes_its_loss() -> None:
     assert found.loss is LossKind.MEAN
 
 
+def test_a_model_that_rejects_made_up_records_is_found() -> None:
+    """As before a run: one record that it rejects would end it."""
+
+    def factored(module: Any, x: Tensor) -> Tensor:
+        root: Tensor = torch.linalg.cholesky(x[:, :4].reshape(-1, 2, 2))
+        return root.flatten(1)[:, :3] @ module.linear.weight[:, :3]
+
+    fine = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0]).expand(RECORDS, 5)
+    found = check(Calls(factored), functional.cross_entropy, (fine, targets()))
+    assert not found.ok
+    assert "made-up records that replace" in str(found)
+
+
 def test_only_shapes_are_used_of_a_batch_to_be_made_up() -> None:
     odd = torch.full((RECORDS, 5), torch.nan), torch.full((RECORDS,), -7)
     assert check(network(), functional.cross_entropy, odd, made_up=True).ok

@@ -395,7 +395,8 @@ def _engine_problems(subject: _Subject) -> Iterator[Finding]:
     """Layers for which the engine cannot compute per-example gradients, or computes wrong ones."""
     try:
         model = subject.copied()
-        norms = BookKeeping(model, subject.record_loss)(model, *subject.batch()).norms
+        engine = BookKeeping(model, subject.record_loss)
+        norms = engine(model, *subject.batch()).norms
     except KeptRecordError as error:
         yield Finding("model", str(error), _FREE_OF_STATE)
         return
@@ -408,6 +409,11 @@ def _engine_problems(subject: _Subject) -> Iterator[Finding]:
         fix += "freeze it with requires_grad_(False)."
         yield Finding("model", f"No gradient per record: {' '.join(str(error).split())}", fix)
         return
+    try:
+        engine(model, *made_up_batch(subject.batch(), 1, varied=True))
+    except Exception as error:
+        problem = f"It rejects the made-up records that replace rejected ones: {error}"
+        yield Finding("model", problem, "Accept zeros, and numbers between -1 and 1.")
     if not bool(torch.isfinite(norms).all()):
         problem = "The gradient of some record is not finite; such records count as zero."
         fix = "Check inputs and labels for values out of range, and the loss for log(0) or 0/0."

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.training.gradients.engine import Values
 from prudent.training.gradients.record_streams import is_capturing
@@ -71,15 +70,9 @@ class DeferredCheck:
 
 def repeated_ids() -> DeferredCheck:
     """The check that no batch holds a record twice."""
-    return DeferredCheck(
-        lambda: _validate.ArgumentError(
-            "ids",
-            "all different over the chunks of a batch",
-            shown="repeated ids",
-            why="a repeated record would count twice",
-            hint="Keep one row per record.",
-        )
-    )
+    allowed, shown = "all different over the chunks of a batch", "repeated ids"
+    more = {"why": "a repeated record would count twice", "hint": "Keep one row per record."}
+    return DeferredCheck(lambda: ArgumentError("ids", allowed, shown=shown, **more))
 
 
 def check_chunks(chunks: Sequence[Chunk], repeated: DeferredCheck) -> None:
@@ -88,33 +81,24 @@ def check_chunks(chunks: Sequence[Chunk], repeated: DeferredCheck) -> None:
     `repeated`, see `repeated_ids`, is about the values of ids, which `counted_once` masks.
     """
     if isinstance(chunks, Chunk) or not chunks or not all(isinstance(c, Chunk) for c in chunks):
-        raise _validate.ArgumentError(
-            "chunks",
-            "a non-empty sequence of Chunk(inputs, targets)",
-            shown="a bare Chunk" if isinstance(chunks, Chunk) else type(chunks).__name__,
-            hint="Pass [Chunk(inputs, targets)]; an empty batch is a chunk of no rows.",
-        )
+        allowed = "a non-empty sequence of Chunk(inputs, targets)"
+        shown = "a bare Chunk" if isinstance(chunks, Chunk) else type(chunks).__name__
+        hint = "Pass [Chunk(inputs, targets)]; an empty batch is a chunk of no rows."
+        raise ArgumentError("chunks", allowed, shown=shown, hint=hint)
     for chunk in chunks:
         ids, valid = chunk.ids, chunk.valid
         if valid is not None and (valid.dtype != torch.bool or valid.ndim != 1):
-            raise _validate.ArgumentError(
-                "valid",
-                "one boolean for each row of a chunk",
-                shown=f"{valid.dtype} of shape {tuple(valid.shape)}",
-            )
+            shown = f"{valid.dtype} of shape {tuple(valid.shape)}"
+            raise ArgumentError("valid", "one boolean for each row of a chunk", shown=shown)
         if (ids is None) != (chunks[0].ids is None):
-            raise _validate.ArgumentError(
-                "ids", "in every Chunk of a batch or in none", shown="ids in some"
-            )
+            allowed = "in every Chunk of a batch or in none"
+            raise ArgumentError("ids", allowed, shown="ids in some")
         if ids is None:
             continue
         shape = ids.shape if valid is None else valid.shape
         if ids.ndim != 1 or ids.shape != shape or ids.is_floating_point():
-            raise _validate.ArgumentError(
-                "ids",
-                "one integer for each row of a chunk",
-                shown=f"{ids.dtype} of shape {tuple(ids.shape)}",
-            )
+            shown = f"{ids.dtype} of shape {tuple(ids.shape)}"
+            raise ArgumentError("ids", "one integer for each row of a chunk", shown=shown)
     known = [chunk.ids for chunk in chunks if chunk.ids is not None]
     if not known or is_capturing():  # values cannot be read during capture; see counted_once
         return
@@ -213,10 +197,6 @@ def within_memory(
     except (MemoryError, RuntimeError) as error:
         if not lacks_memory(error):
             raise
-    raise ArgumentError(
-        argument,
-        "small enough for the memory",
-        got=rows,
-        why="a step ran out of memory and released nothing; the steps before it are paid for",
-        hint=f"{hint} Then resume, if the run has checkpoints.",
-    )
+    why = "a step ran out of memory and released nothing; the steps before it are paid for"
+    hint = f"{hint} Then resume, if the run has checkpoints."
+    raise ArgumentError(argument, "small enough for the memory", got=rows, why=why, hint=hint)

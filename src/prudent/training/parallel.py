@@ -104,7 +104,7 @@ def own_shard(value: Tensor, parameter: Any) -> Tensor:
 def without_gathering(model: nn.Module) -> Iterator[None]:
     """Disable FSDP's hooks, which would replace the parameters of every layer."""
     with ExitStack() as stack:
-        for module in model.modules():
+        for module in model.modules() if has_shards(model) else ():
             for hooks in (module._forward_pre_hooks, module._forward_hooks):
                 stack.callback(hooks.update, dict(hooks))
                 stack.callback(hooks.clear)
@@ -414,11 +414,6 @@ def local_device(device: torch.device | str) -> torch.device:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     return device
-
-
-def is_first() -> bool:
-    """Whether this is the first process, the only one that prints and writes files."""
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:

@@ -61,6 +61,14 @@ def check_parameter_types(model: nn.Module) -> None:
         )
 
 
+def refuse_anomaly_detection() -> None:
+    """Raise an error in a mode of torch that stops at one record, and shows where."""
+    if torch.is_anomaly_enabled():
+        why = "it would stop at one record whose gradient is not a number, and say so"
+        hint = "Look for such numbers with public records."
+        raise ArgumentError("detect_anomaly", "off", shown="on", why=why, hint=hint)
+
+
 class StepOutcome(NamedTuple):
     """The outcome of a step, on the device. Some fields are private and must not be shown.
 
@@ -153,6 +161,7 @@ class Step:
         instance(Processes, "processes of a run", processes=processes)
         batch = instance(Plan, "a Plan", plan=plan).divisor(expected_batch=expected_batch)
         instance(nn.Module, "a torch module", model=model)
+        refuse_anomaly_detection()
         device = next((parameter.device for parameter in model.parameters()), None)
         if device is None:
             raise ArgumentError("model", "with parameters to train", shown=type(model).__name__)
@@ -244,7 +253,7 @@ class Step:
     def rehearse(self, form: tuple[Any, Any]) -> None:
         """Raise what the model or the loss would raise on any batch of this form; takes no step."""
         self._rehearsed = True
-        with without_gathering(self.model) if has_shards(self.model) else nullcontext():
+        with without_gathering(self.model):
             self.engine.rehearse(self.values(), lambda: form)
 
     def refresh(self) -> None:

@@ -458,21 +458,22 @@ def test_a_run_ends_at_the_end_of_its_last_epoch(arguments: Arguments) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "saves", "said"),
+    ("at", "saves", "only", "said"),
     [
-        ("on_train_begin", "no", "Nothing was charged."),
-        ("on_step_end", "no", "after 1 steps. Its ledger was charged.*cannot be resumed"),
-        ("on_step_end", "steps", "after 1 steps. Its ledger was charged.*goes on from a checkpo"),
+        ("on_train_begin", "no", False, "Nothing was charged."),
+        ("on_step_end", "no", False, "after 1 steps. Its ledger was charged.*cannot be resumed"),
+        ("on_step_end", "steps", True, "after 1 steps. Its ledger was charged.*cannot be resumed"),
+        ("on_step_end", "steps", False, "after 1 steps. Its ledger was.*goes on from a checkpo"),
     ],
 )
 def test_an_interruption_says_whether_anything_was_charged(
-    arguments: Arguments, tmp_path: Path, at: str, saves: str, said: str
+    arguments: Arguments, tmp_path: Path, at: str, saves: str, only: bool, said: str
 ) -> None:
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-3, relation=ZERO_OUT) as ledger:
-        args = arguments(save_strategy=saves)
+        args = arguments(save_strategy=saves, save_only_model=only)
         own = trainer(bert(), args, plan=None, epsilon=8.0, ledger=ledger)
         impatient = type("Impatient", (TrainerCallback,), {at: interrupt})()
         own.callback_handler.callbacks.insert(0, impatient)  # before the private step is made
@@ -625,6 +626,11 @@ def test_a_record_that_cannot_be_read_counts_as_absent(arguments: Arguments) -> 
         ({"optim": "adalomo"}, "before noise"),
         ({"torch_compile": True}, "CUDA graph"),
         ({"max_grad_norm": 0.0}, "max_grad_norm"),
+        ({"enable_jit_checkpoint": True}, "no key"),
+        (
+            {"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 3}}},
+            "gradient_accumulation_steps",
+        ),
     ],
 )
 def test_settings_that_would_break_the_guarantee_are_refused(
@@ -700,18 +706,23 @@ def test_adapters_that_the_optimizer_misses_are_noticed(arguments: Arguments) ->
     layer, stranger = nn.Linear(1, 1), nn.Parameter(torch.ones(1))
     with pytest.raises(ArgumentError, match="alone"):
         check_optimizer(layer, torch.optim.SGD([*layer.parameters(), stranger], lr=0.1))
+    own = trainer(bert(), arguments())
+    own.optimizer = torch.optim.LBFGS(own.model.parameters())
+    with pytest.raises(ArgumentError, match="closure"):
+        own.train()
 
 
-def test_a_change_of_frozen_weights_is_noticed(arguments: Arguments) -> None:
-    model = adapted()
-    frozen = next(p for p in model.parameters() if not p.requires_grad)
-
-    class Meddles(TrainerCallback):
-        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-            frozen.data.add_(1.0)
-
-    with pytest.raises(RuntimeError, match="should be frozen"):
-        trainer(model, arguments(), callbacks=[Meddles()]).train()
+def test_a_model_that_no_step_can_be_taken_with_is_not_paid_for(
+    arguments: Arguments, tmp_path: Path
+) -> None:
+    model = bert()
+    model.classifier = nn.Sequential(model.classifier, nn.BatchNorm1d(2))
+    model.eval()  # as `from_pretrained` returns it
+    with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-3, relation=ZERO_OUT) as ledger:
+        own = trainer(model, arguments(), plan=None, epsilon=8.0, ledger=ledger)
+        with pytest.raises(ValueError, match="keep records apart, got BatchNorm1d"):
+            own.train()
+        assert ledger.history() == []
 
 
 def test_weights_that_the_loss_does_not_reach_are_named() -> None:

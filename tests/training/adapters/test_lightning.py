@@ -1,6 +1,7 @@
 """Lightning's Trainer on a private module: its steps, its checkpoints, its logged ε."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from torch.utils.data import DataLoader, TensorDataset
 pytest.importorskip("lightning", reason="the extra `lightning` is not installed")
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+)
 from lightning.pytorch.tuner.tuning import Tuner
 
 from prudent import ArgumentError, HeldOut, Ledger, LossRelease
@@ -155,15 +160,20 @@ def test_a_part_of_the_module_can_be_the_model(tmp_path: Path) -> None:
         ({"accumulate_grad_batches": 2}, "accumulate_grad_batches"),
         ({"gradient_clip_val": 1.0}, "gradient_clip_val"),
         ({"max_epochs": EPOCHS + 1}, "max_epochs"),
+        ({"max_time": {"hours": 1}}, "callbacks"),
+        ({"detect_anomaly": True}, "detect_anomaly"),
+        ({"callbacks": [GradientAccumulationScheduler({1: 2})]}, "accumulate_grad_batches"),
     ],
 )
 def test_trainers_that_the_plan_does_not_cover(
     options: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
-    module, batches = private()
-    with pytest.raises(ArgumentError) as error:
-        trainer(tmp_path, **options).fit(module, batches)
-    assert error.value.argument == named
+    with Ledger(tmp_path / "budget.db", epsilon=60.0, delta=1e-4, relation=ZERO_OUT) as ledger:
+        module, batches = private(ledger=ledger)
+        with pytest.raises(ArgumentError) as error:
+            trainer(tmp_path, **options).fit(module, batches)
+        assert error.value.argument == named
+        assert ledger.history() == []
 
 
 def test_several_optimizers_are_refused(tmp_path: Path) -> None:
@@ -215,6 +225,36 @@ def test_what_is_not_paid_for_decides_nothing(
         run.fit(made, batches)
     assert error.value.argument == "monitor"
     assert run.optimizers[0].steps == 0
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+class AtTheEnd(Classifier):
+    """Logs what it saw of a batch, and of an epoch, in hooks other than `training_step`."""
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, _: int) -> None:
+        self.rows = float(len(batch[0]))
+        self.log("held_out_accuracy", self.rows)
+
+    def on_train_epoch_end(self) -> None:
+        self.log_dict({"rows": self.rows})
+
+
+@pytest.mark.parametrize(
+    ("make", "taken"),
+    [
+        (partial(ModelCheckpoint, filename="{held_out_accuracy}", every_n_train_steps=2), 1),
+        (partial(ModelCheckpoint, filename="{rows}"), 6),
+        (partial(EarlyStopping, "rows", stopping_threshold=1.0, mode="max"), 6),
+    ],
+    ids=["batch", "epoch", "stopping"],
+)
+def test_nor_does_what_other_hooks_log(make: Any, taken: int, tmp_path: Path) -> None:
+    module, batches = private(module=AtTheEnd())
+    run = trainer(tmp_path, callbacks=[make()], enable_checkpointing=True)
+    with pytest.raises(ArgumentError) as error:
+        run.fit(module, batches)
+    assert error.value.argument == "monitor"
+    assert run.optimizers[0].steps == taken
     assert not list(tmp_path.rglob("*.ckpt"))
 
 

@@ -443,7 +443,7 @@ class TestRefusals:
             (nn.DataParallel, torch.optim.SGD, "got DataParallel"),
             (torch.compile, torch.optim.SGD, "before torch.compile"),
             (lambda model: model.requires_grad_(False), torch.optim.SGD, "a gradient, got none"),
-            (lambda model: model, torch.optim.LBFGS, "no closure, got LBFGS"),
+            (lambda model: model, torch.optim.LBFGS, "no closure.* got LBFGS"),
             (
                 lambda model: model,
                 lambda own: torch.optim.SGD([*own, nn.Parameter(torch.zeros(2))]),
@@ -457,6 +457,29 @@ class TestRefusals:
             make_private(
                 model, made(model.parameters()), DataLoader(images(), batch_size=4), plan=plan()
             )
+
+    def test_a_model_that_rejects_made_up_records(self) -> None:
+        """Before its first batch, whatever that holds: they replace records that it rejects."""
+
+        class Factored(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                return super().forward(torch.linalg.cholesky(x))
+
+        model, data = Factored(2, 2), TensorDataset(torch.eye(2).expand(8, 2, 2))
+        model, _, loader = make_private(
+            model, torch.optim.SGD(model.parameters()), DataLoader(data, batch_size=4), plan=plan()
+        )
+        with pytest.raises(RuntimeError, match="positive-definite") as error:
+            model(next(iter(loader))[0])
+        assert "made-up records, of zeros" in error.value.__notes__[0]
+
+    def test_a_mode_that_stops_at_one_record(self) -> None:
+        model, _, loader = private(digits())
+        with torch.autograd.set_detect_anomaly(True):
+            with pytest.raises(ArgumentError, match="detect_anomaly"):
+                private(digits())
+            with pytest.raises(ArgumentError, match="detect_anomaly"):
+                model(next(iter(loader))[0])
 
     def test_a_copy_of_the_optimizer(self) -> None:
         optimizer = private(digits())[1]

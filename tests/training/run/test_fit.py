@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from prudent import ArgumentError
@@ -362,6 +364,9 @@ class TestEvaluation:
         ({"data": TensorDataset(torch.zeros(9, 3), torch.zeros(9).long())}, r"fits Linear"),
         ({"model": nn.Sequential(network(), nn.BatchNorm1d(3))}, "keep records apart"),
         ({"model": network().requires_grad_(False)}, "Expected model with a parameter that requ"),
+        ({"optimizer": torch.optim.LBFGS}, "no closure .* got LBFGS"),
+        ({"optimizer": torch.optim.SparseAdam}, "dense gradients, got SparseAdam"),
+        ({"scheduler": StepLR(torch.optim.SGD([torch.zeros(2)]), 1)}, "a function of the optimiz"),
         ({"evaluate": lambda _: None}, "Expected evaluate to return a mapping from names to numbe"),
         ({"data": (torch.zeros(9, 4), torch.zeros(8).long())}, "inputs and targets of the same l"),
         *[({"data": other}, "Expected train_set a pair")
@@ -374,6 +379,42 @@ def test_wrong_settings_are_refused_before_a_step_is_taken(tmp_path, options, me
     with pytest.raises(ValueError, match=message):
         train(model=model, out=tmp_path, **options)
     assert torch.equal(weights(model), before)
+    assert charged(tmp_path) is None
+
+
+class Factored(nn.Linear):
+    """Rejects what is not positive definite, as made-up records are not."""
+
+    def forward(self, x):
+        return super().forward(torch.linalg.cholesky(x.reshape(-1, 2, 2)).flatten(1))
+
+
+class Divided(nn.Linear):
+    """Uses its weight in a way that book-keeping does not follow."""
+
+    def forward(self, x):
+        part, scale = checkpoint(lambda h: (h + 1, self.weight.sum()), x, use_reentrant=False)
+        return super().forward(part * scale)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [(Factored, "positive-definite"), (Divided, "cannot follow")]
+)
+def test_a_model_that_rejects_made_up_records_is_refused(tmp_path, kind, message):
+    """One record that it rejects, too, would end the run: nothing could take its place."""
+    data = torch.eye(2).flatten().expand(RECORDS, 4).clone(), torch.arange(RECORDS) % 3
+    with pytest.raises(RuntimeError, match=message) as error:
+        train(data=data, model=kind(4, 3), out=tmp_path)
+    assert "made-up records, of zeros" in error.value.__notes__[0]
+    assert charged(tmp_path) is None
+
+
+def test_a_mode_that_stops_at_one_record_is_refused(tmp_path):
+    with (
+        torch.autograd.set_detect_anomaly(True),
+        pytest.raises(ArgumentError, match="detect_anomaly"),
+    ):
+        train(out=tmp_path)
     assert charged(tmp_path) is None
 
 

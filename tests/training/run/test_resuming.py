@@ -300,6 +300,22 @@ def test_steps_after_the_first_checkpoint_are_compared_as_well(tmp_path, monkeyp
     assert 0 < resumed.lost <= EVERY
 
 
+def test_a_checkpoint_between_repeated_steps_forgets_none_of_them(tmp_path, monkeypatch):
+    """As when a run is resumed with more frequent evaluations, and killed again."""
+    same = {"loss": from_environment, "execution": Execution(seed=1), "resume": True}
+    killed(tmp_path, **same)
+
+    def die(*_):
+        raise Killed
+
+    with pytest.raises(Killed):
+        train(tmp_path, evaluate_every=2, callbacks=[die], **same)
+    assert (load_checkpoint(tmp_path, CPU)["step"], charged(tmp_path).steps) == (6, 8)
+    monkeypatch.setenv("PRUDENT_TEST_SCALE", "2")
+    with pytest.warns(RuntimeWarning, match=r"steps \d to 8, .* not repeated.*what a step"):
+        train(tmp_path, **same)
+
+
 @pytest.mark.parametrize("loss_every", [5, STEPS])
 def test_a_run_that_passed_over_a_cycle_can_be_resumed_again(tmp_path, loss_every):
     """Also if it stops before it takes another step, or has none left."""

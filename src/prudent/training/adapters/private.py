@@ -39,9 +39,10 @@ from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key, NoCopyMixin, given_or_random
 from prudent.training.plan import HeldOut, LossRelease, Plan
 from prudent.training.run.charging import RunCharge
+from prudent.training.run.execution import check_step
 from prudent.training.run.reading import HeldOutRecords
 from prudent.training.sampling import Drawn, PoissonLoader, PoissonSampler, check_replaceable
-from prudent.training.step import Step, StepOutcome
+from prudent.training.step import Step, StepOutcome, refuse_anomaly_detection
 
 Model = TypeVar("Model", bound=nn.Module)
 _P = ParamSpec("_P")
@@ -406,9 +407,7 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
 
     def wrap(self, optimizer: torch.optim.Optimizer) -> None:
         """Wrap another optimizer from now on; the steps taken so far still count."""
-        if isinstance(optimizer, torch.optim.LBFGS):
-            hint = "It uses a batch several times in a step, and each would be a release."
-            raise ArgumentError("optimizer", "that needs no closure", shown="LBFGS", hint=hint)
+        check_step(optimizer)
         self.original_optimizer = optimizer
         self._share()
         self.trained()
@@ -585,6 +584,7 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model on a batch, one record at a time, in place of its own forward."""
+        refuse_anomaly_detection()
         trained, self._watched = self.trained(), None
         self._before = {
             name: (p.grad, 0 if p.grad is None else p.grad._version) for name, p in trained.items()

@@ -329,16 +329,17 @@ class _Linear(BookKeeping):
         return outputs
 
     def rehearse_outputs(self, leaves: Values, fixed: Values, tensors: Tensors) -> None:
-        """Raise an error if the model depends on what earlier calls left behind."""
+        """Raise an error if the model depends on earlier calls, or rejects made-up records."""
         device = next(iter(leaves.values())).device
         batch = made_up(tensors, 2 * (self.slots or 1), varied=True)
 
-        def run() -> Tensors:
-            outputs = self.outputs(NormTape(leaves, keep=False), fixed, batch)
+        def run(tensors: Tensors) -> Tensors:
+            outputs = self.outputs(NormTape(leaves, keep=False), fixed, tensors)
             return [output.detach() for output in outputs]
 
         with torch.random.fork_rng([device] if device.type == "cuda" else []), native_products():
-            attempt(lambda _: check_repeatable(self.host, run, device), None)
+            attempt(lambda batch: check_repeatable(self.host, partial(run, batch), device), batch)
+            self._tried(run, batch)
 
     @override
     def _record_loss(self, values: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:

@@ -46,7 +46,6 @@ from prudent.training.gradients.record_streams import (
 )
 from prudent.training.gradients.unsupported import (
     RejectedRecords,
-    UnsupportedLayerError,
     attempt,
     made_up,
     refuse_unsupported,
@@ -83,11 +82,8 @@ class Gradients:
 
     def _checked(self, weights: Tensor) -> Tensor:
         if weights.shape != self.norms.shape:
-            raise ArgumentError(
-                "weights",
-                f"of shape {tuple(self.norms.shape)}, one per record",
-                got=tuple(weights.shape),
-            )
+            allowed = f"of shape {tuple(self.norms.shape)}, one per record"
+            raise ArgumentError("weights", allowed, got=tuple(weights.shape))
         return weights.detach()
 
 
@@ -287,21 +283,17 @@ class Engine(ABC):
             return self._answered(lambda batch: self._form(trained, fixed, *batch), batch)
 
     def rehearse(self, parameters: Parameters, read: Read) -> None:
-        """Raise what no record can mend, and warn if the loss gives no gradient on made-up ones.
+        """Raise what made-up records raise, and warn if the loss gives no gradient on them.
 
         Only the shapes and types of the batch are used, so neither reveals anything about its
-        records, and the states of torch's default generators are restored.
+        records, and the states of torch's default generators are restored. Where made-up records
+        are rejected, nothing could stand for another that is: one record would end the run.
         """
         device = next(self.model.parameters()).device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             batch = made_up(read(), 2 * (self.slots or 1), varied=True)
-            try:
-                self.check_repeatable(parameters, batch)
-                norms = self(parameters, *batch).norms
-            except (TypeError, ValueError, UnsupportedLayerError):  # of the code, not of a record
-                raise
-            except Exception:  # perhaps of made-up records alone, such as a singular matrix
-                return
+            self.check_repeatable(parameters, batch)
+            norms = self(parameters, *batch).norms
         if bool((norms < _NOTHING).all()):
             warnings.warn(
                 "Two made-up records both have the gradient zero. The loss is called with one "
@@ -403,12 +395,9 @@ class Engine(ABC):
         losses = self.loss(outputs, targets)
         if not isinstance(losses, Tensor) or losses.shape != (1,):
             shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise ArgumentError(
-                "loss",
-                "to return one value per record, shape (1,) for one record",
-                shown=str(shape),
-                hint="Use reduction='none', and sum or average over the positions of a record.",
-            )
+            allowed = "to return one value per record, shape (1,) for one record"
+            hint = "Use reduction='none', and sum or average over the positions of a record."
+            raise ArgumentError("loss", allowed, shown=str(shape), hint=hint)
         return losses[0] if share is None else losses[0] * share.to(losses.dtype)
 
     def _holding(self, values: Mapping[str, Tensor], run: Callable[[], Any]) -> Any:

@@ -233,6 +233,13 @@ def made_up(batch: Any, records: int, *, varied: bool) -> Any:
     return pytree.tree_map_only(Tensor, one, batch)
 
 
+_ON_MADE_UP = (
+    "This is of made-up records, of zeros and of numbers between -1 and 1. They take the place of "
+    "records that the model or the loss rejects, so both must accept them: add a multiple of the "
+    "identity to a matrix that is to be factored, for example."
+)
+
+
 class RejectedRecords:
     """The records of a batch that fail, and a made-up record that replaces them.
 
@@ -256,7 +263,10 @@ class RejectedRecords:
                     first_error = first_error or error
             else:
                 assert first_error is not None
-                raise named(first_error, model)
+                found = named(first_error, model)
+                if found is first_error:
+                    found.add_note(_ON_MADE_UP)
+                raise found
             rows = _refused_rows(run, batch, range(len(first)))
         self.refused = torch.zeros(len(first), dtype=torch.bool, device=first.device)
         self.refused[rows] = True

@@ -324,7 +324,8 @@ def scheduler_of(make: Scheduler | None, optimizer: torch.optim.Optimizer) -> LR
         return None
     scheduler = make(optimizer) if callable(make) else make
     shown = type(scheduler).__name__
-    if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+    follows = isinstance(scheduler, LRScheduler) and not isinstance(scheduler, ReduceLROnPlateau)
+    if not follows or scheduler.optimizer is not optimizer:  # of another it would do nothing
         allowed = "a function of the optimizer that returns a torch scheduler of the step alone"
         hint = "Such as scheduler=lambda optimizer: CosineAnnealingLR(optimizer, T_max=steps)."
         raise ArgumentError("scheduler", allowed, shown=shown, hint=hint)
@@ -364,7 +365,7 @@ def optimizer_of(
     if not trained:
         raise ArgumentError("model", "with a parameter that requires a gradient", shown="none")
     try:
-        return optimizer(trained, **options)
+        made = optimizer(trained, **options)
     except TypeError as error:
         raise TypeError(
             "Expected optimizer to be a class such as torch.optim.SGD, and its options as keyword "
@@ -375,3 +376,13 @@ def optimizer_of(
     except ValueError as error:
         shown = f"{sorted(options)}: {error}"
         raise ArgumentError("options", "that the optimizer takes", shown=shown) from error
+    check_step(made)
+    return made
+
+
+def check_step(optimizer: torch.optim.Optimizer) -> None:
+    """Raise an error for an optimizer whose step needs other than one released gradient."""
+    if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
+        allowed, shown = "that needs no closure and takes dense gradients", type(optimizer).__name__
+        why = "a step releases one, with noise everywhere, and another would be another release"
+        raise ArgumentError("optimizer", allowed, shown=shown, why=why)

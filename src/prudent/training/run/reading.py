@@ -7,7 +7,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 import attrs
@@ -27,7 +27,7 @@ from prudent.training.gradients.engine import Loss, modes_kept
 from prudent.training.gradients.unsupported import made_up
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import noise_on
-from prudent.training.parallel import Processes, has_shards, reshard, without_gathering
+from prudent.training.parallel import Processes, reshard, without_gathering
 from prudent.training.plan import HeldOut, HeldOutMetric, Plan
 from prudent.training.run.checkpoint import ReleaseDigests
 from prudent.training.run.execution import Execution
@@ -320,10 +320,9 @@ class HeldOutRecords:
         model = step.model
         engine = BookKeeping(model, self._score, autocast=self._autocast)
         reshard(model)
-        gathered = without_gathering(model) if has_shards(model) else nullcontext()
         device = next(model.parameters()).device
         drawn = torch.random.fork_rng([device] if device.type == "cuda" else [])  # training goes on
-        with modes_kept(model), gathered, drawn, torch.no_grad():
+        with modes_kept(model), without_gathering(model), drawn, torch.no_grad():
             model.eval()
             values = step.values()
             yield lambda batch: engine.losses(values, *batch).double()

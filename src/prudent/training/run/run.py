@@ -460,7 +460,8 @@ class Run:
         if self.reporting.out is not None:
             state = self.state()  # all processes take part; only one writes
             self.processes.first(partial(save_checkpoint, self.reporting.out, state))
-            self.digests.clear()
+            if self.taken >= self.continuity.paid:  # no step that may have been taken is ahead
+                self.digests.clear()
 
     def state(self) -> dict[str, Any]:
         """Everything needed to resume, as plain values; complete only in the first process."""

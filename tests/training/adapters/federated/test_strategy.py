@@ -293,6 +293,25 @@ def test_a_model_that_cannot_be_released_is_refused(model, message):
         strategy_of().start(LocalGrid({}), arrays(**model), num_rounds=1)
 
 
+@pytest.mark.parametrize(
+    ("more", "options", "model"),
+    [
+        ({}, {}, {"count": np.zeros(2, np.int64)}),
+        ({"num_bands": 4}, {}, MODEL),
+        ({}, {"lr": -1.0}, MODEL),
+    ],
+    ids=["model", "plan", "optimizer"],
+)
+def test_what_is_refused_is_not_paid_for(more, options, model, tmp_path):
+    plan = plan_of(rate=0.1, steps=4, noise=4.0, **more)
+    with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-4, relation=ZERO_OUT) as ledger:
+        strategy = strategy_of(plan, ledger=ledger, **options)
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"floating-point|num_bands|learning rate"):
+                strategy.start(LocalGrid({}), arrays(**model), num_rounds=1)
+        assert (strategy.taken, ledger.history()) == (0, [])
+
+
 def test_arguments_are_checked():
     with pytest.raises(ValueError, match="Expected clients a whole number >= 1, got 0"):
         PrivateStrategy(plan_of(), clients=0)

@@ -5,6 +5,7 @@ A flag is derived from the declaration of each setting.
 
 import contextlib
 import inspect
+import os
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -184,7 +185,6 @@ def train(
             why="it determines which records are bad, and a resumed run needs the same ones",
         )
     from prudent.training import Reporting
-    from prudent.training.parallel import is_first
     from prudent_lab.experiment import run
 
     # How fast steps go by is not shown of data that may be secret.
@@ -197,7 +197,7 @@ def train(
             setup=None if followed is None else followed.setup,
             reporting=Reporting(out=out, resume=resume, progress=shows_progress() and not private),
         )
-    if not is_first():
+    if int(os.environ.get("RANK", "0")):  # of several processes only the first prints
         return
     if as_json:
         echo_json(result.plain())

@@ -233,8 +233,8 @@ class PrivateStrategy(NoCopyMixin, Strategy):
     ) -> Iterable[Message]:
         """Draw the clients of a round and create the messages that send them the model."""
         self.plan.refuse_beyond(self.taken, "rounds")
+        self._set_model(arrays)  # what cannot be released is refused before it is paid for
         self._charge.pay()
-        self._set_model(arrays)
         drawn = self._draw(self._connected(grid))
         self._drawn = frozenset(drawn)
         config["server-round"] = server_round
@@ -286,7 +286,6 @@ class PrivateStrategy(NoCopyMixin, Strategy):
     def _set_model(self, arrays: ArrayRecord) -> None:
         layout = Layout.of(arrays)
         if self._layout is None:
-            self._layout = layout
             self._model = torch.nn.Parameter(layout.flatten(arrays))
             self._optimizer = self._optimizer_of([self._model], **self._options)
             self._release = RoundRelease(
@@ -295,6 +294,7 @@ class PrivateStrategy(NoCopyMixin, Strategy):
                 expected_clients=self.plan.sampling_rate * self.clients,
                 key=self._key,
             )
+            self._layout = layout
         elif layout != self._layout:
             raise _validate.ArgumentError("arrays", "of the same names and shapes in every round")
         self._model.data.copy_(layout.flatten(arrays))

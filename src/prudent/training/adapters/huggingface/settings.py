@@ -26,12 +26,18 @@ from prudent.training.checking import listed, unreached
 from prudent.training.gradients import Engine
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint
+from prudent.training.run.execution import check_step
 
 
 def _among(*names: str) -> Callable[[Any], bool]:
     return lambda value: any(name in str(getattr(value, "value", value)) for name in names)
 
 
+def _accumulates(config: Any) -> bool:
+    return "num_steps" in (getattr(config, "gradient_accumulation_kwargs", None) or {})
+
+
+_ONE, _SET = "a step is one Poisson batch", "Set gradient_accumulation_steps instead of num_steps."
 _POISSON = "the price is for Poisson batches"
 _OWN = "it computes gradients of its own"
 _SIZE = "the size of a drawn batch is private"
@@ -53,6 +59,8 @@ REFUSALS: tuple[tuple[str, Callable[[Any], bool], str, str, str], ...] = (
     ("torch_compile", bool, "False", "a step is replayed as a CUDA graph instead", ""),
     ("world_size", lambda v: v > 1, "1", "each would draw for itself", "Use prudent.fit."),
     ("debug", bool, "unset", "it prints activations of records", ""),
+    ("accelerator_config", _accumulates, "without gradient_accumulation_kwargs", _ONE, _SET),
+    ("enable_jit_checkpoint", bool, "False", "its checkpoints hold no key", "Use save_steps."),
     ("n_gpu", lambda v: v > 1, "at most 1", _OWN, "Set CUDA_VISIBLE_DEVICES to one GPU."),
 )
 
@@ -192,6 +200,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
     The gradient of a parameter that the model does not have would be used without noise.
     """
+    check_step(getattr(optimizer, "optimizer", optimizer))  # as accelerate has wrapped it
     own, held = dict(model.named_parameters()), set[nn.Parameter]()
     held.update(p for group in optimizer.param_groups for p in group["params"])
     missed = [name for name, p in own.items() if p.requires_grad and p not in held]
@@ -205,20 +214,3 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         allowed = "with parameters of the model alone"
         why = "their gradients would be used without clipping and noise"
         raise ArgumentError("optimizer", allowed, shown="one with others", why=why)
-
-
-def sums_of_frozen(model: nn.Module) -> dict[str, float]:
-    """A sum over each parameter that is not trained, to see whether it moves."""
-    frozen = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
-    return {name: float(p.detach().double().nan_to_num().sum()) for name, p in frozen}
-
-
-def check_frozen(before: Mapping[str, float], model: nn.Module) -> None:
-    """Raise an error if a parameter that is not trained has moved since `sums_of_frozen`."""
-    now = sums_of_frozen(model)
-    if moved := [name for name in before.keys() & now.keys() if now[name] != before[name]]:
-        raise RuntimeError(
-            f"The first update moved {listed(sorted(moved))}, which should be frozen: neither "
-            "clipping nor noise covers such a change. Remove whatever changes weights outside of "
-            "the optimizer."
-        )

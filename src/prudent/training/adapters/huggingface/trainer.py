@@ -396,7 +396,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             )
         saves = resumes or self.args.save_strategy != "no"
         again = "resume_from_checkpoint goes on from a checkpoint, without another charge"
-        again = again if saves else "without checkpoints (save_strategy) it cannot be resumed"
+        if not (resumes or (saves and not self.args.save_only_model)):
+            again = "without checkpoints (save_strategy, save_only_model) it cannot be resumed"
         with ExitStack() as stack:
             if resumes:
                 self._saved = settings.restorable(folder, self._run())
@@ -481,12 +482,14 @@ class PrivateTrainer(NoCopyMixin, Trainer):
     def _begin(self) -> None:
         """Test the model on public records, and make the private step."""
         settings.check_optimizer(self.model, self.optimizer)
+        self.model.train()  # as in every step
         engine = BookKeeping(
             self.model, self._loss, recompute=self._recompute, autocast=self._autocast
         )
         _, examples = self._reading()
         row = {name: value.to(self.args.device) for name, value in examples.items()}
-        settings.check_reach(engine, *self._split(row))
+        inputs, targets = self._split(row)
+        settings.check_reach(engine, inputs, targets)
         engine.slots = self._units.slots
         step = Step(
             self.plan,
@@ -496,6 +499,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             engine=engine,
             key=self._continuity.key,
         )
+        shares = torch.ones(len(next(iter(row.values()))), device=self.args.device)
+        step.rehearse((inputs, (targets, shares) if engine.slots else targets))
         if self._held_out is not None:
             self._held_out.rehearse(step)
         self._charge.pay()
@@ -675,18 +680,10 @@ class _Follow(TrainerCallback):
 
     def __init__(self, trainer: PrivateTrainer) -> None:
         self._trainer = trainer
-        self._frozen: dict[str, float] = {}  # sums of parameters, until the first update
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Make the private step, when model and optimizer are complete."""
         self._trainer._begin()
-        self._frozen = settings.sums_of_frozen(self._trainer.model)
-
-    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-        """Check that the first update has not moved what is frozen."""
-        if self._frozen:
-            settings.check_frozen(self._frozen, self._trainer.model)
-            self._frozen = {}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluate when the plan releases something of held-out records, and only then."""
