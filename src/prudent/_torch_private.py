@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass as DisableTorchFunctionSubclass
 from torch._C._functorch import (
+    CVmapInterpreterPtr,
     _add_batch_dim,
     _unwrap_batched,
     is_batchedtensor,
     is_functorch_wrapped_tensor,
+    peek_interpreter_stack,
+    pop_dynamic_layer_stack,
+    push_dynamic_layer_stack,
 )
 from torch._C._functorch import get_unwrapped as get_unwrapped
 from torch._C._functorch import maybe_get_level as maybe_get_level
-from torch._functorch.pyfunctorch import VmapInterpreter as VmapInterpreter
-from torch._functorch.pyfunctorch import (
-    retrieve_current_functorch_interpreter as retrieve_current_functorch_interpreter,
-)
 from torch._prims_common import suggest_memory_format as suggest_memory_format
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import _get_current_function_mode_stack
@@ -27,6 +27,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 pytree = _pytree
 add_batch_dim, unwrap_batched = _add_batch_dim, _unwrap_batched
+vmap_of, innermost_transform = CVmapInterpreterPtr, peek_interpreter_stack
+leave_transform, enter_transform = pop_dynamic_layer_stack, push_dynamic_layer_stack
 function_modes, dispatch_modes = _get_current_function_mode_stack, _get_current_dispatch_mode_stack
 batch_norm, norm_base = _BatchNorm, _NormBase
 nested_tensor_from_mask_left_aligned = torch._nested_tensor_from_mask_left_aligned

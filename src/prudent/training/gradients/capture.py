@@ -149,7 +149,6 @@ class Capture(FunctionInterceptor):
             with torch.enable_grad():
                 node: Any = tape.anchor.clone().grad_fn
             self._begin = node._sequence_nr()
-        self._rests = False
 
     def __enter__(self) -> Self:
         if self._around is not None:
@@ -165,25 +164,18 @@ class Capture(FunctionInterceptor):
         if self._around is not None:
             self._around._rests = False
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Call `func`; capture it unless an inner capture is active for a checkpointed part."""
-        if self._rests:
-            return func(*args, **(kwargs or {}))
-        return super().__torch_function__(func, types, args, kwargs)
-
     def _apply(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call `func` and capture the parameters that it combines with a record."""
         if func is functional.batch_norm:
             _refuse_batch_statistics(*args, **kwargs)
-        given = tensors((*args, *kwargs.values()))
-        records = {id(tensor): tensor for tensor in given if self._is_record(tensor)}
-        trained = [t for t in given if id(t) not in records and t.requires_grad]
+        records, trained = {}, []
+        for tensor in tensors((*args, *kwargs.values()) if kwargs else args):
+            if self._is_record(tensor):
+                records[id(tensor)] = tensor
+            elif tensor.requires_grad:
+                trained.append(tensor)
         if not (trained and torch.is_grad_enabled()):
-            return (
-                RECORD_RULES.get(func, func)(*args, **kwargs) if records else func(*args, **kwargs)
-            )
+            return (RECORD_RULES.get(func, func) if records else func)(*args, **kwargs)
         if func is Tensor.__getitem__:
             table, index = args
             whole = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)

@@ -387,6 +387,8 @@ _TABLES = DOMAINS.keys() | DECOMPOSED.keys() | RANDOM
 class FunctionInterceptor(TorchFunctionMode):
     """Makes functions total and tracks every tensor that a model computes from a record."""
 
+    _rests = False  # while an inner one is active for a checkpointed part
+
     def __init__(self, guard: EscapedTensorGuard, draws: Draws) -> None:
         super().__init__()
         self._draws = draws
@@ -410,7 +412,7 @@ class FunctionInterceptor(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _FACTS:
+        if func in _FACTS or self._rests:
             return func(*args, **kwargs)
         if func is Tensor.requires_grad_ and is_record(args[0]):
             # Some libraries require gradients on the input of a checkpointed part; that is not

@@ -282,11 +282,11 @@ class Outer:
     product: Product = precise_product
     unfold: Form | None = None
 
-    def unfolded(self, records: slice = slice(None), before: Form = as_it_is) -> Tensor:
-        """The second factor of some records; `before` is applied first, while the data is small."""
+    def unfolded(self, records: slice | None = None) -> Tensor:
+        """The second factor, of all or some records."""
         if self.unfold is None:
-            return before(self.columns[:, records])
-        return self.unfold(before(self.columns[records]))
+            return self.columns if records is None else self.columns[:, records]
+        return self.unfold(self.columns if records is None else self.columns[records])
 
     def cut(self, factor: Tensor) -> Tensor:
         """A factor, or a part of it, as it is multiplied."""

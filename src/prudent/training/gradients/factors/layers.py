@@ -86,7 +86,7 @@ class _Adjoint(Function):
     """A layer as an autograd function of its first value."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor | None, layer: Any, *values: Tensor) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor | None, layer: Any, *values: Tensor | None) -> Tensor:
         ctx.layer = layer
         result: Tensor = layer.forward(ctx, *values)
         return result
@@ -97,7 +97,7 @@ class _Adjoint(Function):
         return None, None, ctx.layer.backward(ctx, *gradients, wanted), *[None for _ in others]
 
 
-def call(layer: Any, anchor: Tensor | None, *values: Tensor) -> Tensor:
+def call(layer: Any, anchor: Tensor | None, *values: Tensor | None) -> Tensor:
     """Apply a layer to plain tensors."""
     result: Tensor = _Adjoint.apply(anchor, layer, *values)  # type: ignore[no-untyped-call]
     return result
@@ -105,39 +105,39 @@ def call(layer: Any, anchor: Tensor | None, *values: Tensor) -> Tensor:
 
 @attrs.frozen
 class Linear:
-    """input @ weight.T + bias, on an input of shape (records · positions, size)."""
+    """input @ weight.T + bias of shape (records · positions, width), on any with that many rows."""
 
     parameters: Parameters
     records: int
     transposed: bool  # whether the parameter is stored as weight.T
     width: int  # the number of outputs; those beyond it are padding
 
-    def forward(self, ctx: Any, values: Tensor, converted: Tensor) -> Tensor:
-        """Multiply the converted values, those that `autocasted` returned."""
+    def forward(self, ctx: Any, values: Tensor, converted: Tensor | None) -> Tensor:
+        """Multiply the values, converted as `autocasted` does if that makes a difference."""
         weight, bias, weight_use, _ = self.parameters
+        # Detached: a tape that keeps a view of its own graph would never be freed.
+        flat = (values if converted is None else converted).detach().reshape(-1, values.shape[-1])
         # If the layer truncates its factors, so do norm and sum, each as it reads them: a truncated
         # copy would have to be kept beside the input, which other layers keep as well.
-        ctx.cuts = cuts_products(converted)
-        ctx.save_for_backward(converted if weight_use else None, weight)
+        ctx.cuts = cuts_products(flat)
+        ctx.save_for_backward(flat if weight_use else None, weight)
         weight = autocasted(weight)  # not transposed, as the backward pass has it
-        if bias is None:
-            return converted @ weight.T
-        return torch.addmm(bias, converted, weight.T)
+        ctx.shape = values.shape
+        return flat @ weight.T if bias is None else torch.addmm(bias, flat, weight.T)
 
     def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> Tensor | None:
         """Pass the gradient to the input and both factors to the parameters."""
         values, weight = ctx.saved_tensors
-        by_record = gradient.view(self.records, -1, gradient.shape[1])
+        by_record = gradient.view(1, self.records, -1, gradient.shape[1])
         if self.parameters.weight_use:
-            inputs = values.view(self.records, -1, values.shape[1])
+            inputs = values.view(1, self.records, -1, values.shape[1])
             rows, columns = (inputs, by_record) if self.transposed else (by_record, inputs)
             product = cut_product if ctx.cuts else precise_product
             form = _narrow_matrix if self.transposed else _low_matrix
-            factors = outer(rows[None], columns[None], partial(form, self.width), product)
-            self.parameters.weight_use(factors)
+            self.parameters.weight_use(outer(rows, columns, partial(form, self.width), product))
         if self.parameters.bias_use:
-            self.parameters.bias_use(Dense(total(by_record[..., : self.width], [1])))
-        return gradient @ weight.to(gradient.dtype) if wanted else None
+            self.parameters.bias_use(Dense(total(by_record[0, ..., : self.width], [1])))
+        return (gradient @ weight.to(gradient.dtype)).view(ctx.shape) if wanted else None
 
 
 @attrs.frozen

@@ -21,13 +21,15 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from prudent._torch_private import (
-    VmapInterpreter,
     add_batch_dim,
+    enter_transform,
+    innermost_transform,
     is_record,
+    leave_transform,
     maybe_get_level,
     pack_padded_sequence,
-    retrieve_current_functorch_interpreter,
     unwrap_batched,
+    vmap_of,
 )
 from prudent.training.gradients.factors.contributions import Dense, Use, as_it_is, ends_within
 from prudent.training.gradients.factors.kernels import Geometry
@@ -64,13 +66,16 @@ def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
     called below vmap by hand: torch's way, a function with a rule for vmap, takes as long as the
     layers of a small model.
     """
-    interpreter = retrieve_current_functorch_interpreter()
-    assert isinstance(interpreter, VmapInterpreter), "the engine has put the model under vmap"
-    level, records = interpreter.level(), interpreter.batch_size()
+    transform = innermost_transform()  # kept: what `vmap_of` returns only points to it
+    vmap = vmap_of(transform)
+    level, records = vmap.level(), vmap.batchSize()
     unwrapped = [unwrap_batched(value, level) for value in values]
-    with interpreter.lower():
-        plain = [value if axis is None else value.movedim(axis, 0) for value, axis in unwrapped]
+    left = leave_transform()
+    try:
+        plain = [value.movedim(axis, 0) if axis else value for value, axis in unwrapped]
         result = function(records, *plain)
+    finally:
+        enter_transform(left)
     if isinstance(result, tuple):
         return tuple(add_batch_dim(tensor, 0, level) for tensor in result)
     return add_batch_dim(result, 0, level)
@@ -105,19 +110,18 @@ def _product(
     tape: Tape, record: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool
 ) -> Tensor:
     matrix = weight.detach().T if transposed else weight.detach()
-    uses = tape.use(weight), tape.use(bias)
+    shifts: Any = None if bias is None else bias.detach()
+    uses, width = (tape.use(weight), tape.use(bias)), matrix.shape[0]
 
     def multiply(records: int, values: Tensor) -> Tensor:
-        flat = values.reshape(-1, values.shape[-1])
-        converted = flat.detach()
-        if autocast_type(values) != values.dtype:
-            converted = tape.converted(record, values).view(flat.shape)
-        width = len(matrix)
-        shape = _padded if _pads_outputs(flat, width) else as_it_is
-        shifts = None if bias is None else shape(bias.detach())
-        layer = Linear(Parameters(shape(matrix), shifts, *uses), records, transposed, width)
-        result = call(layer, tape.anchor, flat, converted)
-        return result.view(*values.shape[:-1], -1)[..., :width]
+        differs = autocast_type(values) != values.dtype
+        converted = tape.converted(record, values) if differs else None
+        pads = _pads_outputs(values, width)
+        shape = _padded if pads else as_it_is
+        parameters = Parameters(shape(matrix), None if bias is None else shape(shifts), *uses)
+        layer = Linear(parameters, records, transposed, width)
+        result = call(layer, tape.anchor, values, converted).view(*values.shape[:-1], -1)
+        return result[..., :width] if pads else result
 
     return on_records(multiply, record)
 
@@ -128,8 +132,9 @@ def _pads_outputs(values: Tensor, width: int) -> bool:
     Kernels for short numbers read several at a time; a vocabulary of an odd size makes them read
     one by one, in the forward pass, in the backward pass and in the sum.
     """
-    short = autocast_type(values) == torch.bfloat16 or cuts_products(values)
-    return values.is_cuda and short and width > _MANY_OUTPUTS and width % ALIGNED != 0
+    if not values.is_cuda or width <= _MANY_OUTPUTS or width % ALIGNED == 0:
+        return False
+    return autocast_type(values) == torch.bfloat16 or cuts_products(values)
 
 
 def _padded(parameter: Tensor) -> Tensor:
