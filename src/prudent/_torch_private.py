@@ -6,18 +6,18 @@ They can change with any version of torch, and are not covered by its documentat
 import torch
 from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass as DisableTorchFunctionSubclass
+from torch._C._functorch import CVmapInterpreterPtr as CVmapInterpreterPtr
 from torch._C._functorch import (
-    CVmapInterpreterPtr,
     _add_batch_dim,
     _unwrap_batched,
     is_batchedtensor,
     is_functorch_wrapped_tensor,
-    peek_interpreter_stack,
-    pop_dynamic_layer_stack,
-    push_dynamic_layer_stack,
 )
 from torch._C._functorch import get_unwrapped as get_unwrapped
 from torch._C._functorch import maybe_get_level as maybe_get_level
+from torch._C._functorch import peek_interpreter_stack as peek_interpreter_stack
+from torch._C._functorch import pop_dynamic_layer_stack as pop_dynamic_layer_stack
+from torch._C._functorch import push_dynamic_layer_stack as push_dynamic_layer_stack
 from torch._prims_common import suggest_memory_format as suggest_memory_format
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import _get_current_function_mode_stack
@@ -27,8 +27,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 pytree = _pytree
 add_batch_dim, unwrap_batched = _add_batch_dim, _unwrap_batched
-vmap_of, innermost_transform = CVmapInterpreterPtr, peek_interpreter_stack
-leave_transform, enter_transform = pop_dynamic_layer_stack, push_dynamic_layer_stack
 function_modes, dispatch_modes = _get_current_function_mode_stack, _get_current_dispatch_mode_stack
 batch_norm, norm_base = _BatchNorm, _NormBase
 nested_tensor_from_mask_left_aligned = torch._nested_tensor_from_mask_left_aligned

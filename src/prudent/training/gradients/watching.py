@@ -387,12 +387,11 @@ _TABLES = DOMAINS.keys() | DECOMPOSED.keys() | RANDOM
 class FunctionInterceptor(TorchFunctionMode):
     """Makes functions total and tracks every tensor that a model computes from a record."""
 
-    _rests = False  # while an inner one is active for a checkpointed part
-
     def __init__(self, guard: EscapedTensorGuard, draws: Draws) -> None:
         super().__init__()
         self._draws = draws
         self._guard = guard
+        self._rests = False  # while an inner one is active for a checkpointed part
         self._contexts = ExitStack()
 
     def __enter__(self) -> Self:

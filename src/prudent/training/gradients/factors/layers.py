@@ -17,7 +17,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import attrs
 import torch
@@ -88,8 +88,7 @@ class _Adjoint(Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor | None, layer: Any, *values: Tensor | None) -> Tensor:
         ctx.layer = layer
-        result: Tensor = layer.forward(ctx, *values)
-        return result
+        return cast(Tensor, layer.forward(ctx, *values))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -98,9 +97,9 @@ class _Adjoint(Function):
 
 
 def call(layer: Any, anchor: Tensor | None, *values: Tensor | None) -> Tensor:
-    """Apply a layer to plain tensors."""
-    result: Tensor = _Adjoint.apply(anchor, layer, *values)  # type: ignore[no-untyped-call]
-    return result
+    """Apply a layer to plain tensors, without what `Function.apply` does first for vmap."""
+    apply: Callable[..., Tensor] = super(Function, _Adjoint).apply
+    return apply(anchor, layer, *values)
 
 
 @attrs.frozen
@@ -115,7 +114,7 @@ class Linear:
     def forward(self, ctx: Any, values: Tensor, converted: Tensor | None) -> Tensor:
         """Multiply the values, converted as `autocasted` does if that makes a difference."""
         weight, bias, weight_use, _ = self.parameters
-        # Detached: a tape that keeps a view of its own graph would never be freed.
+        # A tape that keeps a view of its own graph would never be freed.
         flat = (values if converted is None else converted).detach().reshape(-1, values.shape[-1])
         # If the layer truncates its factors, so do norm and sum, each as it reads them: a truncated
         # copy would have to be kept beside the input, which other layers keep as well.
@@ -128,15 +127,15 @@ class Linear:
     def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> Tensor | None:
         """Pass the gradient to the input and both factors to the parameters."""
         values, weight = ctx.saved_tensors
-        by_record = gradient.view(1, self.records, -1, gradient.shape[1])
+        by_record = gradient.view(self.records, -1, gradient.shape[1])
         if self.parameters.weight_use:
-            inputs = values.view(1, self.records, -1, values.shape[1])
-            rows, columns = (inputs, by_record) if self.transposed else (by_record, inputs)
+            pair = by_record.unsqueeze(0), values.view(1, self.records, -1, values.shape[1])
+            rows, columns = reversed(pair) if self.transposed else pair
             product = cut_product if ctx.cuts else precise_product
             form = _narrow_matrix if self.transposed else _low_matrix
             self.parameters.weight_use(outer(rows, columns, partial(form, self.width), product))
         if self.parameters.bias_use:
-            self.parameters.bias_use(Dense(total(by_record[0, ..., : self.width], [1])))
+            self.parameters.bias_use(Dense(total(by_record[..., : self.width], [1])))
         return (gradient @ weight.to(gradient.dtype)).view(ctx.shape) if wanted else None
 
 
@@ -229,11 +228,11 @@ class Expand:
 
 # A linear layer has one group, so its gradient has a group axis of size one; and padded outputs.
 def _low_matrix(width: int, gradient: Tensor) -> Tensor:
-    return gradient.squeeze(-3)[..., :width, :]
+    return gradient.squeeze(-3).narrow(-2, 0, width)
 
 
 def _narrow_matrix(width: int, gradient: Tensor) -> Tensor:
-    return gradient.squeeze(-3)[..., :width]
+    return gradient.squeeze(-3).narrow(-1, 0, width)
 
 
 def total(values: Tensor, axes: Sequence[int]) -> Tensor:
@@ -279,10 +278,9 @@ class LayerNorm:
         self.parameters.contribute(*self._sums(gradient, values, mean, scale))
         if not wanted:
             return None
-        passed: Tensor
-        passed, _, _ = torch.ops.aten.native_layer_norm_backward(
+        passed: Tensor = torch.ops.aten.native_layer_norm_backward.default(
             gradient, values, self.shape, mean, scale, weight, None, _INPUT_ONLY
-        )
+        )[0]
         return passed
 
     def _sums(
@@ -322,7 +320,7 @@ class GroupNorm:
         if ctx.fused:
             result, mean, scale = group_norm(values, weight, bias, self.groups, self.eps)
         else:
-            result, mean, scale = torch.ops.aten.native_group_norm(
+            result, mean, scale = torch.ops.aten.native_group_norm.default(
                 at_least_single(values), weight, bias, *ctx.sizes, self.eps
             )
         ctx.save_for_backward(values, weight, mean, scale)
@@ -354,7 +352,7 @@ class GroupNorm:
         self.parameters.contribute(slopes, lambda: _by_record(shifts(), self.records))
         if not wanted:
             return None
-        passed, _, _ = torch.ops.aten.native_group_norm_backward(
+        passed, _, _ = torch.ops.aten.native_group_norm_backward.default(
             _ordered(gradient, values), values, mean, scale, weight, *ctx.sizes, _INPUT_ONLY
         )
         return passed
@@ -539,13 +537,10 @@ def _is_pointwise(geometry: Geometry) -> bool:
 
 def _input_gradient(gradient: Tensor, values: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """The gradient of the input, by torch's own adjoint of its convolution."""
-    values, settings = values.to(gradient.dtype), _settings(geometry)
-    wanted = [True, False, False]
-    passed: Tensor
-    passed, _, _ = torch.ops.aten.convolution_backward(
-        gradient, values, weight, None, *settings, wanted
+    passed = torch.ops.aten.convolution_backward.default(
+        gradient, values.to(gradient.dtype), weight, None, *_settings(geometry), _INPUT_ONLY
     )
-    return passed
+    return cast(Tensor, passed[0])
 
 
 def _has_fast_adjoint(gradient: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import cast
 
 import torch
@@ -28,6 +29,7 @@ from prudent.training.gradients.factors.products import (
 )
 
 _RUN = 1 << 10
+_limits = cache(torch.finfo)  # made anew, it takes as long as an operation
 STRETCH = 1e-3
 """θ²: what a kernel adds up in single precision is at most √(1 + θ²) times the norm."""
 
@@ -274,7 +276,7 @@ def lengths(vectors: Tensor) -> Tensor:
     sequentially, which loses a thousandth for ten million values, and far more for equal ones; a
     bound must not. Squares that underflow are zero; as much as they may have been is added.
     """
-    lost = math.sqrt(vectors.shape[-1] * torch.finfo(vectors.dtype).tiny)
+    lost = math.sqrt(vectors.shape[-1] * _limits(vectors.dtype).tiny)
     norm, count = torch.linalg.vector_norm, vectors.shape[-1] // _RUN
     if count > 1:
         pieces, rest = vectors[..., : count * _RUN], vectors[..., count * _RUN :]

@@ -21,15 +21,15 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from prudent._torch_private import (
+    CVmapInterpreterPtr,
     add_batch_dim,
-    enter_transform,
-    innermost_transform,
     is_record,
-    leave_transform,
     maybe_get_level,
     pack_padded_sequence,
+    peek_interpreter_stack,
+    pop_dynamic_layer_stack,
+    push_dynamic_layer_stack,
     unwrap_batched,
-    vmap_of,
 )
 from prudent.training.gradients.factors.contributions import Dense, Use, as_it_is, ends_within
 from prudent.training.gradients.factors.kernels import Geometry
@@ -66,16 +66,15 @@ def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
     called below vmap by hand: torch's way, a function with a rule for vmap, takes as long as the
     layers of a small model.
     """
-    transform = innermost_transform()  # kept: what `vmap_of` returns only points to it
-    vmap = vmap_of(transform)
+    vmap = CVmapInterpreterPtr(_kept := peek_interpreter_stack())  # only points to it
     level, records = vmap.level(), vmap.batchSize()
     unwrapped = [unwrap_batched(value, level) for value in values]
-    left = leave_transform()
+    left = pop_dynamic_layer_stack()
     try:
         plain = [value.movedim(axis, 0) if axis else value for value, axis in unwrapped]
         result = function(records, *plain)
     finally:
-        enter_transform(left)
+        push_dynamic_layer_stack(left)
     if isinstance(result, tuple):
         return tuple(add_batch_dim(tensor, 0, level) for tensor in result)
     return add_batch_dim(result, 0, level)
@@ -109,16 +108,15 @@ def _addmm(
 def _product(
     tape: Tape, record: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool
 ) -> Tensor:
-    matrix = weight.detach().T if transposed else weight.detach()
-    shifts: Any = None if bias is None else bias.detach()
-    uses, width = (tape.use(weight), tape.use(bias)), matrix.shape[0]
+    matrix, shifts, *uses = _parameters(tape, weight, bias)
 
     def multiply(records: int, values: Tensor) -> Tensor:
         differs = autocast_type(values) != values.dtype
         converted = tape.converted(record, values) if differs else None
-        pads = _pads_outputs(values, width)
+        rows = matrix.T if transposed else matrix
+        pads, width = _pads_outputs(values, rows.shape[0]), rows.shape[0]
         shape = _padded if pads else as_it_is
-        parameters = Parameters(shape(matrix), None if bias is None else shape(shifts), *uses)
+        parameters = Parameters(shape(rows), None if shifts is None else shape(shifts), *uses)
         layer = Linear(parameters, records, transposed, width)
         result = call(layer, tape.anchor, values, converted).view(*values.shape[:-1], -1)
         return result[..., :width] if pads else result
@@ -132,9 +130,8 @@ def _pads_outputs(values: Tensor, width: int) -> bool:
     Kernels for short numbers read several at a time; a vocabulary of an odd size makes them read
     one by one, in the forward pass, in the backward pass and in the sum.
     """
-    if not values.is_cuda or width <= _MANY_OUTPUTS or width % ALIGNED == 0:
-        return False
-    return autocast_type(values) == torch.bfloat16 or cuts_products(values)
+    odd = values.is_cuda and width > _MANY_OUTPUTS and width % ALIGNED != 0
+    return odd and (autocast_type(values) == torch.bfloat16 or cuts_products(values))
 
 
 def _padded(parameter: Tensor) -> Tensor:
@@ -464,7 +461,7 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
 
 def _parameters(tape: Tape, weight: Tensor | None, bias: Tensor | None) -> Parameters:
     """Parameters without their gradients, and where to send what they contribute."""
-    values, shifts = (None if each is None else each.detach() for each in (weight, bias))
+    values, shifts = (None if each is None else tape.detached(each) for each in (weight, bias))
     return Parameters(values, shifts, tape.use(weight), tape.use(bias))
 
 
