@@ -6,6 +6,7 @@ They can change with any version of torch, and are not covered by its documentat
 import torch
 from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass as DisableTorchFunctionSubclass
+from torch._C._functorch import CVmapInterpreterPtr as CVmapInterpreterPtr
 from torch._C._functorch import (
     _add_batch_dim,
     _unwrap_batched,
@@ -14,10 +15,9 @@ from torch._C._functorch import (
 )
 from torch._C._functorch import get_unwrapped as get_unwrapped
 from torch._C._functorch import maybe_get_level as maybe_get_level
-from torch._functorch.pyfunctorch import VmapInterpreter as VmapInterpreter
-from torch._functorch.pyfunctorch import (
-    retrieve_current_functorch_interpreter as retrieve_current_functorch_interpreter,
-)
+from torch._C._functorch import peek_interpreter_stack as peek_interpreter_stack
+from torch._C._functorch import pop_dynamic_layer_stack as pop_dynamic_layer_stack
+from torch._C._functorch import push_dynamic_layer_stack as push_dynamic_layer_stack
 from torch._prims_common import suggest_memory_format as suggest_memory_format
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.overrides import _get_current_function_mode_stack

@@ -12,7 +12,8 @@ of plain tensors, whose backward enters vmap again and runs the part with the sa
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from types import MethodDescriptorType
 from typing import Any, Self
 
 import torch
@@ -149,7 +150,6 @@ class Capture(FunctionInterceptor):
             with torch.enable_grad():
                 node: Any = tape.anchor.clone().grad_fn
             self._begin = node._sequence_nr()
-        self._rests = False
 
     def __enter__(self) -> Self:
         if self._around is not None:
@@ -165,25 +165,18 @@ class Capture(FunctionInterceptor):
         if self._around is not None:
             self._around._rests = False
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Call `func`; capture it unless an inner capture is active for a checkpointed part."""
-        if self._rests:
-            return func(*args, **(kwargs or {}))
-        return super().__torch_function__(func, types, args, kwargs)
-
     def _apply(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call `func` and capture the parameters that it combines with a record."""
         if func is functional.batch_norm:
             _refuse_batch_statistics(*args, **kwargs)
-        given = tensors((*args, *kwargs.values()))
-        records = {id(tensor): tensor for tensor in given if self._is_record(tensor)}
-        trained = [t for t in given if id(t) not in records and t.requires_grad]
+        records, trained = {}, []
+        for tensor in tensors((*args, *kwargs.values()) if kwargs else args):
+            if self._is_record(tensor):
+                records[id(tensor)] = tensor
+            elif tensor.requires_grad:
+                trained.append(tensor)
         if not (trained and torch.is_grad_enabled()):
-            return (
-                RECORD_RULES.get(func, func)(*args, **kwargs) if records else func(*args, **kwargs)
-            )
+            return (RECORD_RULES.get(func, func) if records else func)(*args, **kwargs)
         if func is Tensor.__getitem__:
             table, index = args
             whole = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
@@ -306,15 +299,19 @@ class Capture(FunctionInterceptor):
         tape = self._tape
         copies = {}
         for shared in trained:
-            values, use = shared.detach(), tape.use(shared)
+            values, use = tape.detached(shared), tape.use(shared)
             copies[id(shared)] = on_records(
                 lambda records, _, v=values, u=use: call(Expand(records, u), tape.anchor, v), record
             )
-        args, kwargs = pytree.tree_map_only(
-            Tensor, lambda leaf: copies.get(id(leaf), leaf), (args, kwargs)
-        )
+        if kwargs or any(isinstance(arg, tuple | list | dict) for arg in args):
+            args, kwargs = pytree.tree_map_only(
+                Tensor, lambda leaf: copies.get(id(leaf), leaf), (args, kwargs)
+            )
+        else:  # which takes a fraction of the time
+            args = tuple(copies.get(id(arg), arg) for arg in args)
         try:
-            with without_fused_attention():
+            is_method = isinstance(func, MethodDescriptorType)  # of a tensor, so not attention
+            with nullcontext() if is_method else without_fused_attention():
                 return func(*args, **kwargs)
         except RuntimeError as error:
             names = ", ".join(dict.fromkeys(map(tape.name, trained)))

@@ -391,6 +391,7 @@ class FunctionInterceptor(TorchFunctionMode):
         super().__init__()
         self._draws = draws
         self._guard = guard
+        self._rests = False  # while an inner one is active for a checkpointed part
         self._contexts = ExitStack()
 
     def __enter__(self) -> Self:
@@ -410,7 +411,7 @@ class FunctionInterceptor(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _FACTS:
+        if func in _FACTS or self._rests:
             return func(*args, **kwargs)
         if func is Tensor.requires_grad_ and is_record(args[0]):
             # Some libraries require gradients on the input of a checkpointed part; that is not

@@ -20,6 +20,7 @@ once for the norm and once for the sum, in the same order: both see the same num
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -229,8 +230,7 @@ class Dense:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ; a record of weight zero contributes zero even where it is not finite."""
-        (total,) = weighted_sums([self], weights)
-        return total
+        return weighted_sums([self], weights)[0]
 
 
 @whole_products()
@@ -243,16 +243,13 @@ def weighted_sums(gradients: Sequence[Dense], weights: Tensor) -> list[Tensor]:
         size = (
             flat.shape[1] if flat.dtype == weights.dtype else _converted(flat) // max(1, len(flat))
         )
-        total = torch.cat(
-            [
-                _finite_product(weights[None], part.to(weights.dtype))[0]
-                for part in torch.split(flat, max(1, size), 1)
-            ]
-        )
-    sums = torch.split(total, [each.values.shape[1:].numel() for each in gradients])
+        parts = torch.split(flat, max(1, size), 1)
+        sums = [_finite_product(weights[None], part.to(weights.dtype))[0] for part in parts]
+        total = sums[0] if len(sums) == 1 else torch.cat(sums)
+    own = torch.split(total, [each.values.shape[1:].numel() for each in gradients])
     return [
         each.form(part.view(each.values.shape[1:]))
-        for each, part in zip(gradients, sums, strict=True)
+        for each, part in zip(gradients, own, strict=True)
     ]
 
 
@@ -282,11 +279,11 @@ class Outer:
     product: Product = precise_product
     unfold: Form | None = None
 
-    def unfolded(self, records: slice = slice(None), before: Form = as_it_is) -> Tensor:
-        """The second factor of some records; `before` is applied first, while the data is small."""
+    def unfolded(self, records: slice | None = None) -> Tensor:
+        """The second factor, of all or some records."""
         if self.unfold is None:
-            return before(self.columns[:, records])
-        return self.unfold(before(self.columns[records]))
+            return self.columns if records is None else self.columns[:, records]
+        return self.unfold(self.columns if records is None else self.columns[records])
 
     def cut(self, factor: Tensor) -> Tensor:
         """A factor, or a part of it, as it is multiplied."""
@@ -303,7 +300,7 @@ class Outer:
 
     def formed(self) -> Dense:
         """The same gradients with the factors multiplied."""
-        return Dense(self.product(self.rows.mT, self.unfolded()).movedim(0, 1), self.form)
+        return Dense(self.product(self.rows.mT, self.unfolded()).transpose(0, 1), self.form)
 
     @property
     def short(self) -> torch.dtype | None:
@@ -375,8 +372,7 @@ class TableRows:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ, added into one table."""
-        (total,) = sums_of_tables([self], weights)
-        return total
+        return sums_of_tables([self], weights)[0]
 
 
 def sums_of_tables(tables: Sequence[TableRows], weights: Tensor) -> Sequence[Tensor]:
@@ -481,7 +477,7 @@ def _finite_product(left: Tensor, right: Tensor) -> Tensor:
     """
     if left.device.type == "cpu":
         product = left @ right
-        if torch.isfinite(product).all():
+        if math.isfinite(product.sum()):  # not if any of it is not
             return product
     return finite(left) @ finite(right)
 

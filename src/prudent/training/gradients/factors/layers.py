@@ -17,7 +17,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import attrs
 import torch
@@ -86,10 +86,9 @@ class _Adjoint(Function):
     """A layer as an autograd function of its first value."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor | None, layer: Any, *values: Tensor) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor | None, layer: Any, *values: Tensor | None) -> Tensor:
         ctx.layer = layer
-        result: Tensor = layer.forward(ctx, *values)
-        return result
+        return cast(Tensor, layer.forward(ctx, *values))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -97,47 +96,47 @@ class _Adjoint(Function):
         return None, None, ctx.layer.backward(ctx, *gradients, wanted), *[None for _ in others]
 
 
-def call(layer: Any, anchor: Tensor | None, *values: Tensor) -> Tensor:
-    """Apply a layer to plain tensors."""
-    result: Tensor = _Adjoint.apply(anchor, layer, *values)  # type: ignore[no-untyped-call]
-    return result
+def call(layer: Any, anchor: Tensor | None, *values: Tensor | None) -> Tensor:
+    """Apply a layer to plain tensors, without what `Function.apply` does first for vmap."""
+    apply: Callable[..., Tensor] = super(Function, _Adjoint).apply
+    return apply(anchor, layer, *values)
 
 
 @attrs.frozen
 class Linear:
-    """input @ weight.T + bias, on an input of shape (records · positions, size)."""
+    """input @ weight.T + bias of shape (records · positions, width), on any with that many rows."""
 
     parameters: Parameters
     records: int
     transposed: bool  # whether the parameter is stored as weight.T
     width: int  # the number of outputs; those beyond it are padding
 
-    def forward(self, ctx: Any, values: Tensor, converted: Tensor) -> Tensor:
-        """Multiply the converted values, those that `autocasted` returned."""
+    def forward(self, ctx: Any, values: Tensor, converted: Tensor | None) -> Tensor:
+        """Multiply the values, converted as `autocasted` does if that makes a difference."""
         weight, bias, weight_use, _ = self.parameters
+        # A tape that keeps a view of its own graph would never be freed.
+        flat = (values if converted is None else converted).detach().reshape(-1, values.shape[-1])
         # If the layer truncates its factors, so do norm and sum, each as it reads them: a truncated
         # copy would have to be kept beside the input, which other layers keep as well.
-        ctx.cuts = cuts_products(converted)
-        ctx.save_for_backward(converted if weight_use else None, weight)
+        ctx.cuts = cuts_products(flat)
+        ctx.save_for_backward(flat if weight_use else None, weight)
         weight = autocasted(weight)  # not transposed, as the backward pass has it
-        if bias is None:
-            return converted @ weight.T
-        return torch.addmm(bias, converted, weight.T)
+        ctx.shape = values.shape
+        return flat @ weight.T if bias is None else torch.addmm(bias, flat, weight.T)
 
     def backward(self, ctx: Any, gradient: Tensor, wanted: bool) -> Tensor | None:
         """Pass the gradient to the input and both factors to the parameters."""
         values, weight = ctx.saved_tensors
         by_record = gradient.view(self.records, -1, gradient.shape[1])
         if self.parameters.weight_use:
-            inputs = values.view(self.records, -1, values.shape[1])
-            rows, columns = (inputs, by_record) if self.transposed else (by_record, inputs)
+            pair = by_record.unsqueeze(0), values.view(1, self.records, -1, values.shape[1])
+            rows, columns = reversed(pair) if self.transposed else pair
             product = cut_product if ctx.cuts else precise_product
             form = _narrow_matrix if self.transposed else _low_matrix
-            factors = outer(rows[None], columns[None], partial(form, self.width), product)
-            self.parameters.weight_use(factors)
+            self.parameters.weight_use(outer(rows, columns, partial(form, self.width), product))
         if self.parameters.bias_use:
             self.parameters.bias_use(Dense(total(by_record[..., : self.width], [1])))
-        return gradient @ weight.to(gradient.dtype) if wanted else None
+        return (gradient @ weight.to(gradient.dtype)).view(ctx.shape) if wanted else None
 
 
 @attrs.frozen
@@ -229,11 +228,11 @@ class Expand:
 
 # A linear layer has one group, so its gradient has a group axis of size one; and padded outputs.
 def _low_matrix(width: int, gradient: Tensor) -> Tensor:
-    return gradient.squeeze(-3)[..., :width, :]
+    return gradient.squeeze(-3).narrow(-2, 0, width)
 
 
 def _narrow_matrix(width: int, gradient: Tensor) -> Tensor:
-    return gradient.squeeze(-3)[..., :width]
+    return gradient.squeeze(-3).narrow(-1, 0, width)
 
 
 def total(values: Tensor, axes: Sequence[int]) -> Tensor:
@@ -279,10 +278,9 @@ class LayerNorm:
         self.parameters.contribute(*self._sums(gradient, values, mean, scale))
         if not wanted:
             return None
-        passed: Tensor
-        passed, _, _ = torch.ops.aten.native_layer_norm_backward(
+        passed: Tensor = torch.ops.aten.native_layer_norm_backward.default(
             gradient, values, self.shape, mean, scale, weight, None, _INPUT_ONLY
-        )
+        )[0]
         return passed
 
     def _sums(
@@ -322,7 +320,7 @@ class GroupNorm:
         if ctx.fused:
             result, mean, scale = group_norm(values, weight, bias, self.groups, self.eps)
         else:
-            result, mean, scale = torch.ops.aten.native_group_norm(
+            result, mean, scale = torch.ops.aten.native_group_norm.default(
                 at_least_single(values), weight, bias, *ctx.sizes, self.eps
             )
         ctx.save_for_backward(values, weight, mean, scale)
@@ -354,7 +352,7 @@ class GroupNorm:
         self.parameters.contribute(slopes, lambda: _by_record(shifts(), self.records))
         if not wanted:
             return None
-        passed, _, _ = torch.ops.aten.native_group_norm_backward(
+        passed, _, _ = torch.ops.aten.native_group_norm_backward.default(
             _ordered(gradient, values), values, mean, scale, weight, *ctx.sizes, _INPUT_ONLY
         )
         return passed
@@ -567,13 +565,10 @@ def _is_pointwise(geometry: Geometry) -> bool:
 
 def _input_gradient(gradient: Tensor, values: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """The gradient of the input, by torch's own adjoint of its convolution."""
-    values, settings = values.to(gradient.dtype), _settings(geometry)
-    wanted = [True, False, False]
-    passed: Tensor
-    passed, _, _ = torch.ops.aten.convolution_backward(
-        gradient, values, weight, None, *settings, wanted
+    passed = torch.ops.aten.convolution_backward.default(
+        gradient, values.to(gradient.dtype), weight, None, *_settings(geometry), _INPUT_ONLY
     )
-    return passed
+    return cast(Tensor, passed[0])
 
 
 def _has_fast_adjoint(gradient: Tensor) -> bool:

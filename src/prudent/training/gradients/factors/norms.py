@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import cast
 
 import torch
@@ -28,6 +29,7 @@ from prudent.training.gradients.factors.products import (
 )
 
 _RUN = 1 << 10
+_limits = cache(torch.finfo)  # made anew, it takes as long as an operation
 STRETCH = 1e-3
 """θ²: what a kernel adds up in single precision is at most √(1 + θ²) times the norm."""
 
@@ -46,7 +48,6 @@ class SquaredNorms:
         self._terms: dict[torch.Size, list[Tensor]] = {}
         self._tables: dict[tuple[object, ...], list[TableRows]] = {}
 
-    @whole_products()
     def add(self, contributions: Sequence[Contribution]) -> None:
         """Add the squared norm of the sum of all contributions to one parameter."""
         match contributions:
@@ -54,6 +55,8 @@ class SquaredNorms:
                 self._small.setdefault(gradient.values.dtype, []).append(gradient)
             case [Dense() as gradient] if _is_added(gradient.values):
                 self._rows.append(row_squares(by_record(gradient.values)))
+            case [Dense() as gradient]:
+                self._squares.append(inner(gradient, gradient))
             case [Outer() as factors] if _cancels(factors):
                 terms = gram_terms(factors)
                 self._terms.setdefault(terms.shape[1:], []).append(terms)
@@ -96,8 +99,7 @@ def _is_added(values: Tensor) -> bool:
 
 def is_small(gradient: Dense) -> bool:
     """Whether to copy a gradient next to others to save operations: on a GPU those cost more."""
-    size = gradient.values.numel() // max(1, len(gradient.values))
-    return size <= (1 << 14 if gradient.values.is_cuda else 1 << 8)
+    return gradient.values.shape[1:].numel() <= (1 << 14 if gradient.values.is_cuda else 1 << 8)
 
 
 @whole_products()
@@ -191,6 +193,7 @@ def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
             return square, _allowance(square, 1)
 
 
+@whole_products()
 def gram_terms(factors: Outer) -> Tensor:
     """Four sums per record that give ‖g‖² of factors and the allowance for its rounding.
 
@@ -273,7 +276,7 @@ def lengths(vectors: Tensor) -> Tensor:
     sequentially, which loses a thousandth for ten million values, and far more for equal ones; a
     bound must not. Squares that underflow are zero; as much as they may have been is added.
     """
-    lost = math.sqrt(vectors.shape[-1] * torch.finfo(vectors.dtype).tiny)
+    lost = math.sqrt(vectors.shape[-1] * _limits(vectors.dtype).tiny)
     norm, count = torch.linalg.vector_norm, vectors.shape[-1] // _RUN
     if count > 1:
         pieces, rest = vectors[..., : count * _RUN], vectors[..., count * _RUN :]

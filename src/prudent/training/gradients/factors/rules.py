@@ -21,12 +21,14 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from prudent._torch_private import (
-    VmapInterpreter,
+    CVmapInterpreterPtr,
     add_batch_dim,
     is_record,
     maybe_get_level,
     pack_padded_sequence,
-    retrieve_current_functorch_interpreter,
+    peek_interpreter_stack,
+    pop_dynamic_layer_stack,
+    push_dynamic_layer_stack,
     unwrap_batched,
 )
 from prudent.training.gradients.factors.contributions import Dense, Use, as_it_is, ends_within
@@ -64,13 +66,15 @@ def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
     called below vmap by hand: torch's way, a function with a rule for vmap, takes as long as the
     layers of a small model.
     """
-    interpreter = retrieve_current_functorch_interpreter()
-    assert isinstance(interpreter, VmapInterpreter), "the engine has put the model under vmap"
-    level, records = interpreter.level(), interpreter.batch_size()
+    vmap = CVmapInterpreterPtr(_kept := peek_interpreter_stack())  # only points to it
+    level, records = vmap.level(), vmap.batchSize()
     unwrapped = [unwrap_batched(value, level) for value in values]
-    with interpreter.lower():
-        plain = [value if axis is None else value.movedim(axis, 0) for value, axis in unwrapped]
+    left = pop_dynamic_layer_stack()
+    try:
+        plain = [value.movedim(axis, 0) if axis else value for value, axis in unwrapped]
         result = function(records, *plain)
+    finally:
+        push_dynamic_layer_stack(left)
     if isinstance(result, tuple):
         return tuple(add_batch_dim(tensor, 0, level) for tensor in result)
     return add_batch_dim(result, 0, level)
@@ -104,20 +108,18 @@ def _addmm(
 def _product(
     tape: Tape, record: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool
 ) -> Tensor:
-    matrix = weight.detach().T if transposed else weight.detach()
-    uses = tape.use(weight), tape.use(bias)
+    matrix, shifts, *uses = _parameters(tape, weight, bias)
 
     def multiply(records: int, values: Tensor) -> Tensor:
-        flat = values.reshape(-1, values.shape[-1])
-        converted = flat.detach()
-        if autocast_type(values) != values.dtype:
-            converted = tape.converted(record, values).view(flat.shape)
-        width = len(matrix)
-        shape = _padded if _pads_outputs(flat, width) else as_it_is
-        shifts = None if bias is None else shape(bias.detach())
-        layer = Linear(Parameters(shape(matrix), shifts, *uses), records, transposed, width)
-        result = call(layer, tape.anchor, flat, converted)
-        return result.view(*values.shape[:-1], -1)[..., :width]
+        differs = autocast_type(values) != values.dtype
+        converted = tape.converted(record, values) if differs else None
+        rows = matrix.T if transposed else matrix
+        pads, width = _pads_outputs(values, rows.shape[0]), rows.shape[0]
+        shape = _padded if pads else as_it_is
+        parameters = Parameters(shape(rows), None if shifts is None else shape(shifts), *uses)
+        layer = Linear(parameters, records, transposed, width)
+        result = call(layer, tape.anchor, values, converted).view(*values.shape[:-1], -1)
+        return result[..., :width] if pads else result
 
     return on_records(multiply, record)
 
@@ -128,8 +130,8 @@ def _pads_outputs(values: Tensor, width: int) -> bool:
     Kernels for short numbers read several at a time; a vocabulary of an odd size makes them read
     one by one, in the forward pass, in the backward pass and in the sum.
     """
-    short = autocast_type(values) == torch.bfloat16 or cuts_products(values)
-    return values.is_cuda and short and width > _MANY_OUTPUTS and width % ALIGNED != 0
+    odd = values.is_cuda and width > _MANY_OUTPUTS and width % ALIGNED != 0
+    return odd and (autocast_type(values) == torch.bfloat16 or cuts_products(values))
 
 
 def _padded(parameter: Tensor) -> Tensor:
@@ -459,7 +461,7 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
 
 def _parameters(tape: Tape, weight: Tensor | None, bias: Tensor | None) -> Parameters:
     """Parameters without their gradients, and where to send what they contribute."""
-    values, shifts = (None if each is None else each.detach() for each in (weight, bias))
+    values, shifts = (None if each is None else tape.detached(each) for each in (weight, bias))
     return Parameters(values, shifts, tape.use(weight), tape.use(bias))
 
 

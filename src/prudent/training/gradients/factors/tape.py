@@ -90,6 +90,7 @@ class Tape(ABC):
         self.parameters = dict(parameters)
         self.anchor = next(iter(self.parameters.values())).new_zeros(()).requires_grad_()
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
+        self._detached = {id(parameter): parameter.detach() for parameter in parameters.values()}
         self._announces = True
         self._converted: tuple[weakref.ref[Tensor], int, Tensor] | None = None
         self._derived: dict[int, tuple[Tensor, list[Contribution]]] = {}
@@ -121,6 +122,11 @@ class Tape(ABC):
             self._uses[name] += 1
             self._lookups[name] += looked_up
         return self._of_people(lambda contribution: self._receive(name, contribution))
+
+    def detached(self, shared: Tensor) -> Tensor:
+        """The tensor without its gradient; under vmap to detach one takes as long as a layer."""
+        known = self._detached.get(id(shared))
+        return shared.detach() if known is None else known
 
     def stored(self, shared: Tensor) -> tuple[Tensor, bool]:
         """The parameter of which a tensor is the transposed view, and True; or itself, and False.
@@ -262,7 +268,7 @@ class SumTape(Tape):
         All in double precision: graphs of other branches write to the same sums.
         """
         for name, contributions in self._contributions.items():
-            for contribution in merged(contributions):
+            for contribution in merged(contributions) if contributions else ():
                 self._sum(name, contribution)
             contributions.clear()
         for together in self._together.values():
