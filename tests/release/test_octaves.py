@@ -59,6 +59,7 @@ def test_beside_many_zeros_noise_is_not_taken_for_values() -> None:
     assert any("those equal to 0 are in the mean" in str(each) for each in answers)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("distribution", list(Distribution))
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_mean_of_fifty_records_needs_no_bounds(distribution: Distribution, whole: bool) -> None:

@@ -111,6 +111,7 @@ def test_made_up_records_lie_within_the_bounds() -> None:
     assert 1.9e6 < float(edge) < 2.1e6
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("own", [{}, {"unit": "who"}], ids=["rows", "persons"])
 def test_a_dry_run_of_a_table_shows_the_queries_and_computes_nothing(
     monkeypatch: pytest.MonkeyPatch, own: dict[str, Any]

@@ -91,7 +91,7 @@ def check_one_unit(load: Callable[[list[Any]], Any], *, seeds: int = 3) -> None:
 
 @pytest.mark.unhurried
 def test_one_unit_changes_so_many_groups() -> None:
-    check_one_unit(_arrow, seeds=2)
+    check_one_unit(_arrow, seeds=1)
 
 
 @pytest.mark.thorough
@@ -207,6 +207,7 @@ ASKED: dict[str, Any] = {
 }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("groups", ["private", GROUPS])
 @pytest.mark.parametrize("name", ASKED)
 def test_what_is_charged_is_so_many_groups(name: str, groups: Any, visits: pd.DataFrame) -> None:
