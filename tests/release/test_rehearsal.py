@@ -105,6 +105,7 @@ def test_no_record_is_read_and_nothing_is_charged(tmp_path: Path) -> None:
         assert len(ledger.history()) == 1
 
 
+@pytest.mark.unhurried
 def test_made_up_records_lie_within_the_bounds() -> None:
     questions = queries_of("median", TABLE, "x", bounds=(1e6, 3e6), **MEDIAN)
     (edge,) = re.findall(r"< CAST\('([\d.]+)' AS DOUBLE\)", questions[2][1])

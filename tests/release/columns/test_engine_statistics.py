@@ -234,6 +234,7 @@ def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+@pytest.mark.unhurried
 def test_batches_of_several_groups_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """What DuckDB hands over a few rows at a time is what arrays of the groups would be."""
     monkeypatch.setattr(queries, "BLOCK", 7)

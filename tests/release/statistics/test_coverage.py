@@ -75,6 +75,7 @@ def enough_records(statistic: Any) -> int:
     return int(sentence.removeprefix("With fewer than about ").split()[0].replace(",", ""))
 
 
+@pytest.mark.unhurried
 def test_a_dry_run_says_how_many_records_an_interval_needs() -> None:
     """With so many the interval is nearly always narrower than the table; with half, hardly."""
     enough = enough_records(median)
