@@ -368,7 +368,9 @@ class Replay:
         found = {source.device for source in self._sources}
         devices = [device for device in found if device is not None and device.type == "cuda"]
         with torch.random.fork_rng(devices), torch.enable_grad(), DisableTorchFunctionSubclass():
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)  # torch.manual_seed formats the stack
+            if devices:
+                torch.cuda.manual_seed_all(0)
             drawn = torch.get_rng_state()
             for each in self._nodes:
                 if each.function is None:
