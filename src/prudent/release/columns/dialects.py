@@ -318,10 +318,8 @@ def arrow_batches(rows: ir.Table, size: int = 2**15) -> Iterator[Any]:
 
 
 def _rows(expression: ir.Expr, sql: str) -> list[Any]:
-    """Run SQL in the engine's own dialect and return the rows."""
+    """Run SQL of PostgreSQL or DuckDB and return the rows."""
     backend = expression.get_backend()
-    if backend.name == "pyspark":
-        return list(backend.raw_sql(sql).collect())
     if backend.name == "postgres":
         with backend.begin() as cursor:
             return list(cursor.execute(sql).fetchall())
@@ -335,10 +333,9 @@ def check_bound(rows: ir.Table, argument: str) -> None:
     ibis accepts calls that an engine has no function for, such as a rounding to as many digits as
     a column says: these would fail whatever the records are, when the release is paid for.
     """
+    in_memory = rows.op().find(ibis.expr.operations.InMemoryTable)
     try:
-        if backend_name(rows) == "duckdb" and not rows.op().find(
-            ibis.expr.operations.InMemoryTable
-        ):
+        if backend_name(rows) == "duckdb" and not in_memory:
             _rows(rows, f"DESCRIBE {sql_of(rows)}")
         else:
             rows.limit(0).to_pyarrow()

@@ -203,10 +203,7 @@ def _from_text(source: TextFile, backend: Any = None) -> OpenTable:
 
 
 def _files(path: str) -> list[str]:
-    """Return the file of this name or, only if there is none, the files that match it as a pattern.
-
-    The paths are absolute.
-    """
+    """The absolute path of the file of this name or, only if there is none, of those that match."""
     if "\0" not in path:
         if Path(path).is_file():
             return [str(Path(path).absolute())]

@@ -60,9 +60,7 @@ def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> P
             rehearsed = PricedPart(part.statistic, dict(enumerate(made_up)), priced.preview, priced)
             rehearsed.answer(None, ReproducibleNoise(0))
         shown[place] = attrs.evolve(shown[place], queries=tuple(queries))
-    if not preview.parts:
-        return shown[0]
-    return attrs.evolve(preview, parts=tuple(shown))
+    return attrs.evolve(preview, parts=tuple(shown)) if preview.parts else shown[0]
 
 
 Note: TypeAlias = Callable[[str, ir.Expr], None]
