@@ -94,7 +94,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """
     known = dict(_prices())
     before = sum(os.times()[:4])
-    answered_twice.begin()
+    brief = "not thorough" in item.config.getoption("-m")
+    answered_twice.begin(item.nodeid.partition("[")[0] if brief else None)
     outcome = yield
     if "monkeypatch" in getattr(item, "fixturenames", ()):
         _prices().clear()
@@ -138,7 +139,6 @@ def monkeypatch() -> Iterator[pytest.MonkeyPatch]:
 def rows_and_engine_agree() -> Iterator[None]:
     """Fails where rows and SQL answer differently: see `tests/answered_twice.py`."""
     yield
-    answered_twice.begin()  # if this test was the first to import it
     differing = answered_twice.FAILED.copy()
     answered_twice.FAILED.clear()
     assert not differing

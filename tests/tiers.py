@@ -4,7 +4,7 @@ Of a test with several parameters `make test` runs each value of each of them in
 `make test-thorough` the other combinations. No list says so, so a new test falls on the right side
 by itself. So do the tests that ask a server or a browser, which few machines have.
 
-A test of about a second is marked `unhurried`: `make test` runs its first case. One of several
+A test of half a second is marked `unhurried`: `make test` runs its first case. One of several
 seconds, where a quicker one covers the same promise, is marked `thorough`. `make quick` runs the
 first case of what has no mark. Only processor seconds on a quiet machine decide:
 

@@ -53,6 +53,7 @@ def mechanisms():
     yield np.array([0.01, 0.99]), np.array([0.0001, 0.9999])
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(("present", "absent"), list(mechanisms()))
 def test_curve_and_profile_are_duals(present, absent):
     """The curve is that of the best tests in either direction, and gives the profile back."""

@@ -239,7 +239,7 @@ def test_many_tiny_steps_cost_what_their_limit_costs(steps):
     assert steps < 10**7 or lower <= limit <= upper <= limit * 1.001
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("propose", [0.01, 0.003, 0.001, 1e-6])
 def test_a_small_proposal_costs_no_more_than_none(propose):
     """`propose = 0` reveals everything where a smaller noise reveals much: it dominates."""

@@ -297,6 +297,7 @@ def test_divergences_cover_exact_laws(seed: int, count: TrialCount) -> None:
     assert trial_count(event) is not None
 
 
+@pytest.mark.unhurried
 def test_pure_privacy_stays_pure() -> None:
     base = ApproximateDpEvent(0.4, 0.0)
     geometric = PldAccountant().compose(Geometric(50).event(base)).get_epsilon(0.0)

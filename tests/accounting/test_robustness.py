@@ -78,6 +78,7 @@ def test_sampled_gaussians_lose_what_the_worst_function_loses(records, rate, sig
         assert worst - 2e-3 <= found.at_least <= worst + 1e-6  # the grid cuts off 6e-7
 
 
+@pytest.mark.unhurried
 def test_a_wrong_direction_or_an_inverted_factor_would_be_caught():
     """The broken versions promise more than the worst function keeps."""
     event = sampled(0.2, dp.GaussianDpEvent(1.0), 2)

@@ -63,7 +63,7 @@ def test_an_outcome_of_a_release_is_an_output() -> None:
         return median(data, propose=1.0, epsilon=1.0, delta=1e-6, noise=noise)
 
     more, fewer = np.array([0.0] * 15 + [1.0] * 15), np.array([0.0] * 14 + [1.0] * 15)
-    found = audit(mechanism, more, fewer, seed=2, epsilon=1.0, delta=1e-6, runs=100)
+    found = audit(mechanism, more, fewer, seed=2, epsilon=1.0, delta=1e-6, runs=40)
     assert not found.refuted
 
 

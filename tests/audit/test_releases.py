@@ -183,6 +183,7 @@ def test_an_audit_sees_nine_tenths_of_an_exponential_mechanism() -> None:
     assert 0.9 <= found.lower <= 1.0
 
 
+@pytest.mark.unhurried
 def test_an_accident_uses_up_delta_and_no_more() -> None:
     found = audit_case("ptr-accident", epsilon=1.0, delta=0.05, runs=1500, seed=1, confidence=0.9)
     chance = DiscreteLaplaceTest(2.0).false_pass(0.05)

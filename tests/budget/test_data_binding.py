@@ -129,6 +129,7 @@ def test_a_ledger_of_two_tables_keeps_the_budget_of_either(tmp_path: Path, locat
         other.charge(SMALL, details={"data": "doctors + visits"})
 
 
+@pytest.mark.unhurried
 def test_a_join_is_charged_to_a_ledger_of_both_private_tables(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pytest.importorskip("ibis")
@@ -154,6 +155,7 @@ def test_a_join_is_charged_to_a_ledger_of_both_private_tables(tmp_path: Path) ->
         assert len(both.history()) == 1
 
 
+@pytest.mark.unhurried
 def test_a_duckdb_file_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its path, by its address, by one of its tables and in a join it is the same data."""
     duckdb = pytest.importorskip("duckdb")

@@ -198,6 +198,7 @@ def test_the_first_charge_may_take_the_whole_budget() -> None:
     assert not filter_.admits(little_then_whole)
 
 
+@pytest.mark.unhurried
 def test_a_first_charge_that_takes_nearly_all_leaves_the_rest_to_addition() -> None:
     filter_ = AdaptiveFilter(1.0, 1e-6)
     parts = [(0.985, 9.8e-7), (0.01, 1e-8), (0.005, 1e-8)]

@@ -49,6 +49,7 @@ class Tags(html.parser.HTMLParser):
         self.addresses += [value for name, value in attrs if name in ("src", "href")]
 
 
+@pytest.mark.unhurried
 def test_it_tells_who_asked_what_at_which_price_and_why_it_differs(ledger: Ledger) -> None:
     spend(ledger, column="salary")
     spend(ledger, asker="Grace")
@@ -82,6 +83,7 @@ def test_the_name_of_the_user_is_noted_unless_one_is_given(
         assert [charge.details.asker for charge in ledger.history()] == ["someone", "Emmy"]
 
 
+@pytest.mark.unhurried
 def test_what_others_wrote_is_shown_as_it_is(ledger: Ledger) -> None:
     spend(ledger, HOSTILE, statistic=None, asker=HOSTILE)
     found = BudgetReport.of(ledger)
@@ -147,6 +149,7 @@ def test_a_budget_beyond_all_prices_has_a_report(tmp_path: Path) -> None:
         assert dict(BudgetReport.of(ledger).chances())["50 %"] == "at most 99.1 %"
 
 
+@pytest.mark.unhurried
 def test_more_offers_than_are_counted_are_said_to_be_more(tmp_path: Path) -> None:
     with Ledger(tmp_path / "many.db", epsilon=1e-3, delta=0.1) as ledger:
         report = BudgetReport.of(ledger)

@@ -257,8 +257,8 @@ def test_labels_that_fit_no_records_are_refused_before_the_charge(
 
 def test_more_counts_than_memory_holds_are_refused_before_the_charge(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "x.db", epsilon=0.5, delta=1e-6) as ledger:
-        many = CertifiedClassifier(0.3, 10**6, 1024, ledger=ledger)
-        with pytest.raises(ArgumentError, match="at most 100,000,000 counts, got 1,024,000,000"):
+        many = CertifiedClassifier(0.3, 10**5, 1024, ledger=ledger)
+        with pytest.raises(ArgumentError, match="at most 100,000,000 counts, got 102,400,000"):
             many.fit(POINTS, [0, 1, 0])
         assert list(ledger.history()) == []
 

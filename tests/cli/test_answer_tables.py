@@ -43,6 +43,7 @@ def test_one_aligned_line_for_each_group(path: Path) -> None:
     assert all(line[end] == " " and line[end - 1].isdigit() for line in (first, second))
 
 
+@pytest.mark.unhurried
 def test_the_head_names_the_least_confidence_of_its_intervals(path: Path) -> None:
     table = prudent.Table(path, noise=ReproducibleNoise(1))
     questions = [prudent.release.Ask("median", "x", confidence=0.5), "mean(x)"]
@@ -57,6 +58,7 @@ def test_what_holds_for_all_groups_is_said_once(path: Path) -> None:
     assert sum("clipped to" in line for line in private) == 1  # of bounds that groups share
 
 
+@pytest.mark.unhurried
 def test_a_number_without_an_interval_says_why(path: Path) -> None:
     found = _grouped(path).describe("x", epsilon=0.3)
     assert any("(too few records for this ε)" in line for line in found.table())
@@ -65,6 +67,7 @@ def test_a_number_without_an_interval_says_why(path: Path) -> None:
     assert not any("too few" in line for line in none_asked)
 
 
+@pytest.mark.unhurried
 def test_rows_have_the_names_of_the_caller(path: Path) -> None:
     several = _grouped(path).quantiles("x", ps=[0.25, 0.75], epsilon=5)
     frame = several.to_frame()

@@ -332,6 +332,7 @@ def test_dates(run: Run, tmp_path: Path) -> None:
     assert err.startswith("--high: expected a date, got 'never'")
 
 
+@pytest.mark.unhurried
 def test_text_in_a_csv_file_is_said_to_be_no_value(run: Run, tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("d\n" + "\n".join(["2024-03-01"] * 500))
     given = ["median", str(tmp_path / "d.csv"), "--column", "d", "--epsilon", "2"]

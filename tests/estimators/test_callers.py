@@ -142,6 +142,7 @@ def public_steps() -> dict[str, Any]:
     }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", list(public_steps()))
 def test_nothing_is_told_of_steps_that_keep_nothing(name: str) -> None:
     pipeline = make_pipeline(public_steps()[name], model())
@@ -163,6 +164,7 @@ SCORES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", SCORES)
 def test_a_score_is_told_of_once(name: str) -> None:
     fitted = model().fit(X, Y)

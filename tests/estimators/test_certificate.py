@@ -78,6 +78,7 @@ def test_a_certificate_that_is_too_large_is_caught() -> None:
     assert np.linalg.norm(minimum(new, wild, weights, limit) - at) > 2.0
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("model", [LinearRegression, QuantileRegressor])
 def test_a_model_that_bad_records_spoiled_is_not_certified_against_them(model: type) -> None:
     generator = np.random.default_rng(0)

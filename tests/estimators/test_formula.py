@@ -220,6 +220,7 @@ def test_every_feature_is_a_total_function_of_its_row(tmp_path: Path) -> None:
         assert rows(other) == found
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("classes", [None, ["no", "yes"]])
 def test_a_classifier_takes_a_formula(frame: pd.DataFrame, classes: Any) -> None:
     old = frame.assign(old=np.where(frame.age > 40, "yes", "no"))

@@ -45,6 +45,7 @@ def quiet(model: type[LinearModel] = LinearRegression, seed: int = 1, **given: A
     return model(**{"epsilon": 20.0, "noise": ReproducibleNoise(seed), **given})
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("model", [LinearRegression, Ridge, QuantileRegressor])
 def test_a_model_is_near_the_truth_and_says_how_near(model: type[LinearModel]) -> None:
     features, targets = table(seed=2)
@@ -112,6 +113,7 @@ def test_a_number_of_clusters_may_be_a_double() -> None:
     assert quiet(KMeans, n_clusters=3.0).fit(features).cluster_centers_.shape[0] == 3
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("target", ["y", "y ~ a + b"])
 def test_decimals_are_numbers_of_ones(target: str) -> None:
     import pyarrow as pa
@@ -127,6 +129,7 @@ def test_decimals_are_numbers_of_ones(target: str) -> None:
         assert fitted.predict(asked) == pytest.approx(usual.predict(plain))
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("quantile", [0.2, 0.9])
 def test_a_quantile_has_its_share_of_records_below(quantile: float) -> None:
     features, targets = table()
@@ -258,6 +261,7 @@ def test_too_small_a_share_is_refused_before_anything_is_read() -> None:
         LinearRegression(epsilon=0.01).fit(np.zeros((5, 900)), np.zeros(5))
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("model", [LinearRegression, QuantileRegressor])
 def test_a_prediction_extrapolates_where_far_records_say_that_the_line_continues(
     model: type[LinearModel],
@@ -398,6 +402,7 @@ def test_far_records_that_do_not_follow_the_line_widen_an_interval_or_forbid_it(
         assert low <= np.polyfit(features[:, 0], targets, 1)[0] <= high
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("wrong", [(0.0, 1e4), (-1e5, 1e5)], ids=["scale", "location"])
 def test_no_interval_is_printed_where_a_column_is_left_out(
     wrong: tuple[float, float], monkeypatch: pytest.MonkeyPatch

@@ -250,6 +250,7 @@ def test_targets_that_are_no_numbers_cost_nothing(y: Any) -> None:
     assert not book.charges
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("odd", [None, "secret", 1j], ids=repr)
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_one_odd_value_of_a_frame_is_one_row_less(odd: Any, place: int) -> None:

@@ -52,6 +52,7 @@ def rows_of(opened: Any) -> list[list[float]]:
     return sorted(row for batch in opened.batches() for row in batch.tolist())
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("most", [1, 3])
 def test_what_is_kept_of_a_unit_is_the_same_from_every_container(most: int, tmp_path: Path) -> None:
     import duckdb

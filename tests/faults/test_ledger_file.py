@@ -51,6 +51,7 @@ def flipped(content: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.unhurried
 def test_no_flipped_bit_hides_a_charge(path: Path) -> None:
     """Not even one in the index: the rows that it hides leave no gap in the hashes."""
     with Ledger.open(path) as ledger:

@@ -27,6 +27,7 @@ import numpy as np
 
 from prudent import certify, estimators, release
 from prudent.release import Distribution
+from tests import answered_twice
 from tests.fuzz import records
 from tests.fuzz.records import COLUMNS_ONLY, CONTAINERS, TYPES, Rows, Type, UnrepresentableError
 from tests.fuzz.transcripts import Transcript, choices_noted
@@ -152,7 +153,7 @@ def _counted() -> Iterator[list[str]]:
     from ibis.backends import duckdb as backend
 
     found: list[str] = []
-    with contextlib.ExitStack() as patched:
+    with answered_twice.counted(), contextlib.ExitStack() as patched:
         for name in ("raw_sql", "to_pyarrow", "to_pyarrow_batches"):
             inner = getattr(backend.Backend, name)
 

@@ -32,6 +32,7 @@ def receipt(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.unhurried
 def test_a_receipt_says_what_an_auditor_asks(receipt):
     context = Receipt.read(receipt)[0].context
     assert context["data"] == DECLARED
@@ -91,6 +92,7 @@ def test_only_known_texts_are_declared(tmp_path, declared):
         prudent.ReceiptFile(tmp_path / "answer.json", declared=declared)
 
 
+@pytest.mark.unhurried
 def test_a_receipt_without_context_keeps_its_digest(receipt):
     made = attrs.evolve(Receipt.read(receipt)[0], context={})
     assert "context" not in made.plain()

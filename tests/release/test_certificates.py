@@ -94,6 +94,7 @@ def test_distance_by_margin_certifies_and_is_insensitive(name, centre, tolerance
     assert max(found.values()) >= 1  # the check is not vacuous
 
 
+@pytest.mark.unhurried
 def test_a_bound_that_is_one_too_high_is_caught() -> None:
     """What the tests above would see if the distance were off by one."""
     p, low, high = Fraction(1, 2), 1, 3

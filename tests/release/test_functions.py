@@ -160,6 +160,7 @@ def test_the_columns_are_declared_facts(path: Path, tmp_path: Path) -> None:
 # --- charges --------------------------------------------------------------------------------------
 
 
+@pytest.mark.unhurried
 def test_a_ledger_is_charged_by_its_location(path: Path, tmp_path: Path) -> None:
     place = tmp_path / "budget.db"
     with prudent.Ledger(place, epsilon=1.0, delta=1e-6):

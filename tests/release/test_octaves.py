@@ -48,6 +48,7 @@ def test_far_values_of_a_few_records_are_left_out() -> None:
     assert 50 < low <= 100 <= high < 200
 
 
+@pytest.mark.unhurried
 def test_beside_many_zeros_noise_is_not_taken_for_values() -> None:
     values = np.arange(300) % 10 == 0  # a tenth are ones
     answers = [
@@ -59,6 +60,7 @@ def test_beside_many_zeros_noise_is_not_taken_for_values() -> None:
     assert any("those equal to 0 are in the mean" in str(each) for each in answers)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("distribution", list(Distribution))
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_mean_of_fifty_records_needs_no_bounds(distribution: Distribution, whole: bool) -> None:

@@ -43,13 +43,13 @@ COVERED: dict[str, tuple[Any, float]] = {
 def test_an_interval_holds_the_statistic_as_often_as_it_says(name: str) -> None:
     ask, truth = COVERED[name]
     noise = ReproducibleNoise(11)
-    released = [ask(SAMPLE, epsilon=1.5, noise=noise) for _ in range(120)]
+    released = [ask(SAMPLE, epsilon=1.5, noise=noise) for _ in range(60)]
     known = [each for each in released if isinstance(each, Released) and each.spread is not None]
-    assert len(known) >= 100
+    assert len(known) >= 50
     ends = [each.usual_interval for each in known]
     held = [interval is None or interval[0] <= truth <= interval[1] for interval in ends]
-    assert sum(interval is not None for interval in ends) >= 50
-    assert np.mean(held) >= 0.9  # 0.95, less three standard deviations
+    assert sum(interval is not None for interval in ends) >= 25
+    assert np.mean(held) >= 0.86  # 0.95, less three standard deviations
 
 
 @pytest.mark.parametrize("distribution", list(Distribution))
@@ -115,6 +115,7 @@ def test_a_refusal_is_plain() -> None:
     assert refused._repr_html_().startswith("<pre>Refused.")
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", ["median", "describe", "histogram", "table", "groups"])
 def test_every_answer_says_what_is_protected(name: str) -> None:
     pandas = pytest.importorskip("pandas", reason="needs the extra `tables`")
@@ -176,6 +177,7 @@ TYPED: dict[str, tuple[str, list[Any], Any, type, type]] = {
 }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", TYPED)
 def test_answers_are_of_the_type_of_the_column(name: str) -> None:
     read_as, data, length, value, difference = TYPED[name]

@@ -21,6 +21,7 @@ LEAVES = re.compile(r"statistic of the data leaves \[(\S+), (\S+)\]")
 SAMPLE = np.random.default_rng(3).normal(51_767_924.0, 1e5, 4_000)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("middle", [51_767_924.0, 1_234_567.0, 0.123456789])
 def test_a_certificate_is_not_violated_by_no_record_at_all(middle: float) -> None:
     """Rounded to the nearest six digits, "before it is no longer 5.17679e+07" was false."""
@@ -38,6 +39,7 @@ def test_a_certificate_is_not_violated_by_no_record_at_all(middle: float) -> Non
         assert low <= released.certificate.low <= middle <= released.certificate.high <= high
 
 
+@pytest.mark.unhurried
 def test_an_interval_printed_at_a_median_of_many_digits_holds_it() -> None:
     """It was "5.17679e+07 to 5.17679e+07", which held the median in none of 100 runs."""
     values = SAMPLE.mean() + (SAMPLE - SAMPLE.mean()) / 1e4

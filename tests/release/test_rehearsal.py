@@ -105,12 +105,14 @@ def test_no_record_is_read_and_nothing_is_charged(tmp_path: Path) -> None:
         assert len(ledger.history()) == 1
 
 
+@pytest.mark.unhurried
 def test_made_up_records_lie_within_the_bounds() -> None:
     questions = queries_of("median", TABLE, "x", bounds=(1e6, 3e6), **MEDIAN)
     (edge,) = re.findall(r"< CAST\('([\d.]+)' AS DOUBLE\)", questions[2][1])
     assert 1.9e6 < float(edge) < 2.1e6
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("own", [{}, {"unit": "who"}], ids=["rows", "persons"])
 def test_a_dry_run_of_a_table_shows_the_queries_and_computes_nothing(
     monkeypatch: pytest.MonkeyPatch, own: dict[str, Any]

@@ -110,6 +110,7 @@ def opened(engine: Callable[..., Any], request: pytest.FixtureRequest) -> Source
     return source
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("engine", ENGINES)
 def test_counts_are_those_of_the_records(engine: Any, request: pytest.FixtureRequest) -> None:
     source = opened(engine, request)
@@ -240,8 +241,8 @@ def test_numbers_without_declared_digits_are_made_as_doubles() -> None:
 def test_rows_are_in_the_cells_that_are_reported() -> None:
     """A value drawn in a bin is no key, and does not round into the next bin."""
     draw = np.random.default_rng(5)
-    numbers = np.where(draw.random(20_000) < 0.5, draw.integers(300, 700, 20_000), 400)
-    numbers = np.where(draw.random(20_000) < 0.2, 525, numbers)
+    numbers = np.where(draw.random(10_000) < 0.5, draw.integers(300, 700, 10_000), 400)
+    numbers = np.where(draw.random(10_000) < 0.2, 525, numbers)
     first = np.datetime64("2020-01-01")
     table = pa.table(
         {
@@ -249,7 +250,7 @@ def test_rows_are_in_the_cells_that_are_reported() -> None:
             "cents": numbers / 100,
             "days": pa.array(first + numbers.astype("timedelta64[D]"), pa.date32()),
             "money": pa.array([Decimal(int(each)) / 100 for each in numbers], pa.decimal128(9, 2)),
-            "real": np.where(numbers == 400, 4.0, numbers + draw.random(20_000)),
+            "real": np.where(numbers == 400, 4.0, numbers + draw.random(10_000)),
         }
     )
     noise = ReproducibleNoise(6)

@@ -143,6 +143,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str, change: Any) -> None:
     monkeypatch.setattr("prudent.synth.making.discover", found)
 
 
+@pytest.mark.thorough
 def test_a_bin_edge_from_the_data_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def change(clean: Any, values: Any) -> Any:
         return attrs.evolve(clean, edges=np.append(clean.edges[:-1], values.max()))
@@ -152,6 +153,7 @@ def test_a_bin_edge_from_the_data_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
     assert problems(*outlier(), **PRICE)
 
 
+@pytest.mark.thorough
 def test_keys_from_the_data_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def change(clean: Any, values: Any) -> Any:
         keys = [each.decode() for each in values]

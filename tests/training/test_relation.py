@@ -139,6 +139,7 @@ class TestPlan:
         assert long.epsilon(1e-5) <= 9 < attrs.evolve(long, steps=long.steps + 1).epsilon(1e-5)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 @pytest.mark.parametrize("value", [0.3, 1e6, math.nan])
 def test_a_blanked_record_is_literally_absent(aggregation, value):

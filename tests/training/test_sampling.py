@@ -53,6 +53,7 @@ def test_every_record_is_drawn_at_the_rate(table):
     assert stats.chi2.sf((wrong**2).sum(), RECORDS) < 1e-5
 
 
+@pytest.mark.unhurried
 def test_records_and_steps_are_independent(table):
     centred = (table - RATE) / math.sqrt(RATE * (1 - RATE))
     pairs = centred.T @ centred / math.sqrt(STEPS)

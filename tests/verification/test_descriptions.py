@@ -92,6 +92,7 @@ def test_measurements_of_opendp_are_read(of):
     assert of(claiming(gaussian, 1.05, measurement=other)).status == 1
 
 
+@pytest.mark.unhurried
 def test_a_conversion_of_zero_concentrated_dp_is_an_upper_bound(of):
     opendp = pytest.importorskip("opendp.prelude")
     opendp.enable_features("contrib")

@@ -38,6 +38,7 @@ def test_rare_labels_start_from_their_share() -> None:
     assert fitted.intercept_[0] == pytest.approx(-3.5, abs=0.4)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("population", ["separable", "logistic, strong", "far labels at random"])
 def test_no_interval_is_printed_where_it_would_be_false(population: str) -> None:
     x, y, _ = drawn(population, 0)

@@ -37,6 +37,7 @@ def test_labels_are_predicted(name: str) -> None:
     assert np.exp(model.predict_log_proba(x[:5])) == pytest.approx(model.predict_proba(x[:5]))
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("source", ["list", "frame", "formula"])
 @pytest.mark.parametrize(
     "labels", [(False, True), (0.5, 1.5), (-3, 7), ("01", "02"), ("a", "b"), (1, "a")], ids=str
@@ -177,6 +178,7 @@ def test_the_sizes_of_clusters_are_those_of_predictions(tail: float) -> None:
     assert model.cluster_sizes_ == pytest.approx(counts, abs=10)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", ["LogisticRegression", "GaussianNB", "PCA", "KMeans"])
 def test_columns_with_bounds_need_no_quantiles(name: str) -> None:
     x, y = data(name, 2000)

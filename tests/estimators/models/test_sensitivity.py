@@ -61,8 +61,8 @@ def test_any_record_moves_each_sum_by_its_own_alone(name: str, record: str) -> N
 @pytest.mark.unhurried
 @pytest.mark.parametrize("name", ["GradientBoostingClassifier", "GradientBoostingRegressor"])
 def test_a_record_is_in_one_part_of_each_level_of_cuts(name: str) -> None:
-    x, y = data(name, 300)
-    tape = fitted(name, *with_record(x, y, RECORDS["a tie"], 150), epsilon=30.0)
+    x, y = data(name, 100)
+    tape = fitted(name, *with_record(x, y, RECORDS["a tie"], 50), epsilon=30.0)
     rest = fitted(name, x, y, tape, epsilon=30.0)
     changed = [len(one) - len(other) for one, other in zip(tape.parts, rest.parts, strict=True)]
     assert set(changed) == {0, 1}

@@ -32,6 +32,7 @@ def digits():
     return Dataset("strokes", images[:300], labels[:300], images[300:], labels[300:], 10, "")
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("rows", [scattering_rows, glyph_rows, joined_rows])
 def test_a_row_depends_on_its_image_alone(digits, rows):
     images = digits.train_features[:70].clone()

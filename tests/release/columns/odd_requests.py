@@ -17,6 +17,7 @@ from prudent.release import statistics
 from prudent.release.columns import dialects
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Refused, Released
+from tests import answered_twice
 from tests.release.columns.odd_values import Kind, Table
 
 Ask = Callable[[Table, Kind], Any]
@@ -333,7 +334,7 @@ def _queries(asked: list[str]) -> Iterator[None]:
         asked.append(shape(str(sql)))
         return rows(expression, sql)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with answered_twice.counted(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(SQLBackend, "compile", compiled)
         patch.setattr(dialects, "_rows", told)
         yield

@@ -234,6 +234,7 @@ def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+@pytest.mark.unhurried
 def test_batches_of_several_groups_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """What DuckDB hands over a few rows at a time is what arrays of the groups would be."""
     monkeypatch.setattr(queries, "BLOCK", 7)
@@ -293,6 +294,7 @@ def test_rows_that_answer_otherwise_than_the_engine_fail_a_test_run(
     question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """See `tests/answered_twice.py`. The fault: a row of each block is lost."""
+    answered_twice.begin()  # all answers are compared
     rows = pa.table({"x": np.arange(-5.0, 9.0), "y": np.arange(14.0)})
 
     def asked() -> Any:

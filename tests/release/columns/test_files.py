@@ -27,6 +27,7 @@ def everything(path: Path, column: str = "x") -> list[float]:
     return open_column(path, column).order_statistics(1, 99).tolist()
 
 
+@pytest.mark.unhurried
 def test_a_column_without_a_name_has_that_of_its_place(tmp_path: Path) -> None:
     """As pandas writes the index into a CSV file, and a trailing comma makes one."""
     (tmp_path / "t.csv").write_text(",x,\n0,1,\n1,2,\n")
@@ -180,6 +181,7 @@ def test_no_time_of_a_column_that_is_not_used_stops_a_query(name: str, tmp_path:
     assert open_column(tmp_path / "t.pq", "x", where="x < 3").count() == 2
 
 
+@pytest.mark.unhurried
 def test_several_questions_use_the_columns_of_all(tmp_path: Path) -> None:
     pa.parquet.write_table(pa.table(ODD_FILE), tmp_path / "odd.parquet")
     given: Any = {"epsilon": 1.0, "noise": Silence(), "delta": 1e-6}

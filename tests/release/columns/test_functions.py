@@ -242,6 +242,7 @@ OPERATIONS = [
 QUICK = ("BIGINT", "UBIGINT", "DECIMAL(38,38)", "DATE")
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     "dtype",
     [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in EXTREMES],

@@ -21,6 +21,7 @@ EXPRESSIONS = {"v / 3": 10.0, "v * 0.5": 15.0, "v / v": 1.0}
 ASKED = ["avg({})", "median({})", "quantile({}, 0.9)", "sum({})", "var_pop({})"]
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("records", [3000, 3001])
 def test_an_expression_of_any_type_is_read_as_doubles(
@@ -90,6 +91,7 @@ def test_one_infinite_value_of_a_person_stops_nothing(
     assert str(found.value).startswith(plain.partition("+")[0])
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("read_as", ["date", "timestamp", "decimal(2)", "duration", "number"])
 def test_one_infinite_line_of_a_file_stops_nothing(read_as: str, tmp_path: Path) -> None:
     value = "2024-05-31" if read_as in ("date", "timestamp") else "3.5"

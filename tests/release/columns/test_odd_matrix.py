@@ -29,6 +29,7 @@ from prudent.cli import main
 from prudent.release import median, mode, trimmed_mean
 from prudent.release.columns import column, dialects, sources
 from prudent.release.columns.column import UNREADABLE, SourceError
+from tests import answered_twice
 from tests.release.columns.odd_requests import HEAVY, NO_TABLE, REQUESTS, STATISTICS, seen
 from tests.release.columns.odd_values import ENGINES, KINDS, Kind, Place, Table
 
@@ -172,7 +173,7 @@ CALLS = [
 @contextlib.contextmanager
 def failing(at: int, error: BaseException, calls: list[str]) -> Iterator[list[str]]:
     """Let the engine's call number `at` raise, while another error is handled; list the calls."""
-    with pytest.MonkeyPatch.context() as patch:
+    with answered_twice.counted(), pytest.MonkeyPatch.context() as patch:
         for owner, name in CALLS:
             call = getattr(owner, name)
 

@@ -112,6 +112,7 @@ def test_one_record_changes_no_unit_join_or_condition(record: str) -> None:
     assert all(0 <= more - few <= 1 for few, more in zip(*counts, strict=True))
 
 
+@pytest.mark.unhurried
 def test_known_leaks_are_closed() -> None:
     """Each of these showed one record in every answer."""
     whole, gap = neighbours("integers", "NaN")
@@ -145,6 +146,7 @@ def test_arrays_and_series_are_read_alike(record: str, made: Any) -> None:
     assert len(scales) == 2
 
 
+@pytest.mark.unhurried
 def test_a_declared_type_is_public() -> None:
     frame = pd.DataFrame(
         {"v": pd.array([1, 2, None], "Int64"), "w": pd.array([True] * 3, "boolean")}

@@ -227,6 +227,7 @@ def test_every_group_has_a_sample_of_its_own() -> None:
     assert all(180 < len(each) < 320 for each in drawn), list(map(len, drawn))
 
 
+@pytest.mark.unhurried
 def test_rows_that_a_mean_has_read_are_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks of large groups are found in them, as of the engine when they are not kept."""
     for name in ("FEW", "FEW_READ"):

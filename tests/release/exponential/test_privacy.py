@@ -131,6 +131,7 @@ def _without_a_cap(speed: Fraction) -> Law:
     return functools.cache(law)
 
 
+@pytest.mark.unhurried
 def test_small_windows_are_enough_for_small_caps() -> None:
     speed = rate(1.0, Fraction(1))
     for cap in (1, 2):
@@ -139,6 +140,7 @@ def test_small_windows_are_enough_for_small_caps() -> None:
         assert max(largest_ratios(narrow)) <= exponential(1.0)
 
 
+@pytest.mark.unhurried
 def test_planted_faults_are_noticed() -> None:
     speed = rate(1.0, Fraction(1))
     too_fast = windowed("1/2", speed * Fraction(101, 100), 100, 20)

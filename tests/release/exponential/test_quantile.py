@@ -100,6 +100,7 @@ def test_intervals_contain_the_quantile(shape: str, p: float) -> None:
         assert not any(one.whole for one in released)
 
 
+@pytest.mark.unhurried
 def test_the_median_is_as_accurate_as_its_rank_error_says() -> None:
     mechanism, noise = ExponentialQuantile(0.5, 0.3, interval_share=0.0), ReproducibleNoise(4)
     ordered = np.sort(NORMAL)

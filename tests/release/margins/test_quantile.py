@@ -95,6 +95,7 @@ def check_random_margins(rounds: int) -> None:
         assert found.margin == expected, (data, p, propose, cap)
 
 
+@pytest.mark.unhurried
 def test_random_margins_equal_the_slow_reference() -> None:
     check_random_margins(1_000)
 

@@ -160,6 +160,7 @@ def random_counts(generator: np.random.Generator, points: int) -> list[int]:
     return counts.tolist()
 
 
+@pytest.mark.unhurried
 @rounds(250)
 def test_mode_of_categories(rounds: int) -> None:
     generator = np.random.default_rng(14)

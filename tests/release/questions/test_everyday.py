@@ -112,6 +112,7 @@ def test_each_has_an_answer(in_duckdb: dict[str, list[Any]]) -> None:
     assert all(each is not None for both in in_duckdb.values() for each in both)
 
 
+@pytest.mark.unhurried
 def test_a_question_is_charged_once() -> None:
     for asked, _ in QUESTIONS[:40:13]:
         book = Book()

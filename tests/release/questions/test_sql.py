@@ -66,6 +66,7 @@ def test_every_aggregate_is_the_statistic_that_it_names() -> None:
     assert found.columns["p"] == ("x", "quantile")
 
 
+@pytest.mark.unhurried
 def test_periods_are_chosen_and_sorted_by_their_first_day_however_they_are_named() -> None:
     of = "SELECT date_trunc('month', day) AS m, count(*) n FROM people GROUP BY m"
     for groups in (["2024-01", "2024-02"], ["2024-01-20", datetime.date(2024, 2, 9)]):
@@ -210,6 +211,7 @@ def test_what_has_no_private_answer_is_refused_free_of_charge(query: str) -> Non
     assert book.charges == []
 
 
+@pytest.mark.unhurried
 def test_joins_of_persons_and_of_public_tables() -> None:
     places = pa.table({"town": ["oslo", "bergen"], "x": [1.0, 2.0]})
     rows = TABLE.select(["x", "city"]).append_column("id", pa.array(np.arange(400) // 4))
@@ -239,6 +241,7 @@ def test_joins_of_persons_and_of_public_tables() -> None:
         ask("SELECT count(*) FROM people a JOIN people b USING (x)", public=["c"], unit="id")
 
 
+@pytest.mark.unhurried
 def test_a_column_is_that_of_the_table_that_the_query_names() -> None:
     one = pa.table({"u": [1, 2], "k": [1, 1], "x": [3.0, 4.0]})
     two = pa.table({"u": [1, 2], "date": [1.0, 2.0]})
@@ -332,6 +335,7 @@ def test_a_counted_condition_is_joined_with_those_of_the_query_and_of_a_filter()
     assert [found["some"].value, found["few"].value] == [50, 10]
 
 
+@pytest.mark.unhurried
 def test_what_is_computed_from_answers_is_post_processing() -> None:
     book = Book()
     found = ask(
@@ -552,6 +556,7 @@ def test_deviations_and_several_quantiles() -> None:
     assert any("number of records, not one less" in note for note in found.notes)
 
 
+@pytest.mark.unhurried
 def test_a_quotient_of_sums_says_of_which_rows_it_is() -> None:
     found = ask("SELECT sum(x) / sum(y) AS r FROM people")
     assert any("rows that have both values" in note for note in found.notes)

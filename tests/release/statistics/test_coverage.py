@@ -18,7 +18,7 @@ def most_wrong(runs: int) -> float:
     return 0.05 * runs + 3 * (0.05 * 0.95 * runs) ** 0.5
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("table", "size", "epsilon"),
     [
@@ -75,6 +75,7 @@ def enough_records(statistic: Any) -> int:
     return int(sentence.removeprefix("With fewer than about ").split()[0].replace(",", ""))
 
 
+@pytest.mark.unhurried
 def test_a_dry_run_says_how_many_records_an_interval_needs() -> None:
     """With so many the interval is nearly always narrower than the table; with half, hardly."""
     enough = enough_records(median)
@@ -89,6 +90,7 @@ def test_a_dry_run_says_how_many_records_an_interval_needs() -> None:
         assert least <= good <= most, size
 
 
+@pytest.mark.thorough
 def test_a_dry_run_of_a_mean_says_so_as_well() -> None:
     enough = enough_records(mean)
     table = TABLES["normal"](enough)

@@ -76,6 +76,7 @@ def test_few_records_have_few_bins() -> None:
     assert len(histogram(values, bins=1, epsilon=1.0).counts) == 1
 
 
+@pytest.mark.unhurried
 def test_groups_have_the_same_default_bins(tmp_path: Path) -> None:
     pytest.importorskip("ibis", reason="groups are those of a table")
     drawn = np.random.default_rng(3)

@@ -174,6 +174,7 @@ def test_postgres_gives_the_same_sums(postgres_url: str) -> None:
     assert there.sums(*lattices) == here.sums(*lattices)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("rows", [0, 1, 20])
 def test_a_ratio_of_few_records_without_bounds_has_no_interval(rows: int) -> None:
     """Either sum may be that of few records, while the other one has private bounds."""

@@ -341,6 +341,7 @@ def halved(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tens
     return nn.functional.cross_entropy(outputs["logits"], labels) / 2
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("records", "change", "said"),
     [

@@ -1,5 +1,7 @@
 """Loops that `make_private` must refuse, and what they have in common with those it must not."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -237,23 +239,6 @@ def shown(o, y, loss):
     return (guesses == y.detach().cpu().numpy()).mean(), loss.item(), f"{loss:.2f}"
 
 
-def test_what_is_read_to_be_shown_changes_nothing():
-    """Every loss of `MEANS`, with its constants, also if values are read before backward."""
-
-    def reading(loss):
-        def made(o, y):
-            value = loss(o, y)
-            shown(o, y, value)
-            return value
-
-        return made
-
-    for loss in MEANS.values():
-        assert run(reading(loss)) > 0
-    for loss in SUMS.values():
-        assert run(reading(loss), "sum") > 0
-
-
 def test_a_weight_that_changes_from_step_to_step_is_public_if_no_value_was_read():
     """A schedule, which a loop may compute as it likes; it must show values after backward."""
     weights = iter((1.0, 0.8, 0.64, 0.512))
@@ -323,6 +308,20 @@ def test_no_mean_is_taken_for_something_else(name, records):
 @pytest.mark.parametrize("name", MEANS)
 def test_a_mean_is_a_mean_however_it_is_written(name):
     assert run(MEANS[name]) > 0
+
+
+@pytest.mark.unhurried
+@pytest.mark.parametrize(("losses", "reduction"), [(SUMS, "sum"), (MEANS, "mean")])
+def test_what_is_read_to_be_shown_changes_nothing(losses, reduction):
+    """Every loss, with its constants, also if values are read before backward."""
+
+    def reading(loss, o, y):
+        value = loss(o, y)
+        shown(o, y, value)
+        return value
+
+    for loss in losses.values():
+        assert run(functools.partial(reading, loss), reduction) > 0
 
 
 def test_a_number_of_rows_is_noticed_whichever_tensor_of_the_batch_it_is_read_from():

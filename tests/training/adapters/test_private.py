@@ -121,6 +121,7 @@ def record_losses(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.nll_loss(outputs, targets, reduction="none")
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("physical", [None, 5])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("name", AGGREGATIONS)

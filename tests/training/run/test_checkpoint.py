@@ -215,6 +215,7 @@ def interrupted(folder, monkeypatch, at):
     monkeypatch.undo()
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 8])
 def test_between_any_two_changes_of_a_file(tmp_path, monkeypatch, finished, at):
     interrupted(tmp_path / "killed", monkeypatch, at)

@@ -214,6 +214,7 @@ def test_an_optimizer_is_capturable_where_it_is_resumed():
         load_optimizer(other, state)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_a_callback_changes_takes_effect_in_a_captured_run(monkeypatch, change):
     def kept(parameters, lr):

@@ -85,6 +85,7 @@ def weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize(
     ("optimizer", "options"),
     [

@@ -116,6 +116,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("name", CHANGES)
 def test_lost_steps_that_may_differ_are_counted_and_not_repeated(tmp_path, name):
     """The same noise on another sum is no noise on their difference."""

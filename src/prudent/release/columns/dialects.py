@@ -255,6 +255,12 @@ def limb_bits(expression: ir.Expr, *, factors: int = 1) -> int:
     return (62 if wide else 26) // factors
 
 
+def sql_of(table: ir.Table) -> str:
+    """A query in the engine's own SQL: in half the time of `ibis.to_sql`, which copies it twice."""
+    compiler = table.get_backend().compiler
+    return str(compiler.to_sqlglot(table).sql(dialect=compiler.dialect, copy=False))
+
+
 def fetched(expression: ir.Expr) -> dict[str, list[Any]]:
     """Run a query and return the columns of the answer.
 
@@ -269,7 +275,7 @@ def fetched(expression: ir.Expr) -> dict[str, list[Any]]:
             # Spark quotes the error of a query in a warning.
             warnings.filterwarnings("ignore", message="toPandas attempted Arrow optimization")
             return dict(table.to_pyarrow().to_pydict())
-    columns = zip(*_rows(expression, ibis.to_sql(table)), strict=True)
+    columns = zip(*_rows(expression, sql_of(table)), strict=True)
     found: dict[str, list[Any]] = {name: [] for name in table.columns}
     for (name, dtype), values in zip(table.schema().items(), columns, strict=False):
         # A sum of integers is wider than they are, and PostgreSQL's is a decimal number.
@@ -307,15 +313,13 @@ def arrow_batches(rows: ir.Table, size: int = 2**15) -> Iterator[Any]:
         elif backend.name != "duckdb":
             yield from rows.to_pyarrow_batches(chunk_size=size)
         else:  # ibis calls it by a name that DuckDB deprecates
-            answer = backend.raw_sql(ibis.to_sql(rows))
+            answer = backend.raw_sql(sql_of(rows))
             yield from (getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch)(size)
 
 
 def _rows(expression: ir.Expr, sql: str) -> list[Any]:
-    """Run SQL in the engine's own dialect and return the rows."""
+    """Run SQL of PostgreSQL or DuckDB and return the rows."""
     backend = expression.get_backend()
-    if backend.name == "pyspark":
-        return list(backend.raw_sql(sql).collect())
     if backend.name == "postgres":
         with backend.begin() as cursor:
             return list(cursor.execute(sql).fetchall())
@@ -329,11 +333,10 @@ def check_bound(rows: ir.Table, argument: str) -> None:
     ibis accepts calls that an engine has no function for, such as a rounding to as many digits as
     a column says: these would fail whatever the records are, when the release is paid for.
     """
+    in_memory = rows.op().find(ibis.expr.operations.InMemoryTable)
     try:
-        if backend_name(rows) == "duckdb" and not rows.op().find(
-            ibis.expr.operations.InMemoryTable
-        ):
-            _rows(rows, f"DESCRIBE {ibis.to_sql(rows)}")
+        if backend_name(rows) == "duckdb" and not in_memory:
+            _rows(rows, f"DESCRIBE {sql_of(rows)}")
         else:
             rows.limit(0).to_pyarrow()
         return

@@ -28,7 +28,7 @@ from prudent import _validate
 from prudent._validate import redacted
 from prudent.release.columns import scales
 from prudent.release.columns.column import SourceArgumentError, SourceError, redact_errors
-from prudent.release.columns.dialects import ENGINES, backend_name
+from prudent.release.columns.dialects import ENGINES, backend_name, sql_of
 from prudent.release.columns.queries import Memory
 from prudent.release.joins import Join
 
@@ -166,7 +166,7 @@ def _with_amounts(table: ir.Table) -> ir.Table:
     numbers. How many digits they have after the point is a setting of the server.
     """
     connection = table.get_backend().con
-    described = connection.execute(f"SELECT * FROM ({ibis.to_sql(table)}) AS t LIMIT 0").description
+    described = connection.execute(f"SELECT * FROM ({sql_of(table)}) AS t LIMIT 0").description
     names = [column.name for column in described if column.type_code == _MONEY]
     if not names:
         return table
@@ -203,10 +203,7 @@ def _from_text(source: TextFile, backend: Any = None) -> OpenTable:
 
 
 def _files(path: str) -> list[str]:
-    """Return the file of this name or, only if there is none, the files that match it as a pattern.
-
-    The paths are absolute.
-    """
+    """The absolute path of the file of this name or, only if there is none, of those that match."""
     if "\0" not in path:
         if Path(path).is_file():
             return [str(Path(path).absolute())]

@@ -30,6 +30,7 @@ from prudent.release.columns.dialects import (
     double,
     floored,
     rounded,
+    sql_of,
 )
 from prudent.release.columns.scales import Scale
 
@@ -218,7 +219,7 @@ class StagedTable:
 
 def _in_duckdb(rows: ir.Table, backend: Any, name: str) -> ir.Table:
     with connection_lock(backend):
-        backend.raw_sql(f"CREATE TEMP TABLE {name} AS {ibis.to_sql(rows)}")
+        backend.raw_sql(f"CREATE TEMP TABLE {name} AS {sql_of(rows)}")
         return backend.table(name, database=("temp", "main"))
 
 
@@ -228,7 +229,7 @@ def _drop_in_duckdb(backend: Any, name: str) -> None:
 
 
 def _in_spark(rows: ir.Table, backend: Any, name: str) -> ir.Table:
-    backend._session.sql(str(ibis.to_sql(rows))).cache().createTempView(name)
+    backend._session.sql(sql_of(rows)).cache().createTempView(name)
     return backend.table(name)
 
 
@@ -248,7 +249,7 @@ def _created(rows: ir.Table, connection: Any, name: str) -> bool:
     connection.commit()
     connection.read_only = False
     try:
-        connection.execute(f"CREATE TEMP TABLE {name} AS {ibis.to_sql(rows)} WITH NO DATA")
+        connection.execute(f"CREATE TEMP TABLE {name} AS {sql_of(rows)} WITH NO DATA")
         connection.commit()
         return True
     except Exception:
@@ -259,5 +260,5 @@ def _created(rows: ir.Table, connection: Any, name: str) -> bool:
 
 
 def _in_postgres(rows: ir.Table, backend: Any, name: str) -> ir.Table:
-    backend.con.execute(f"INSERT INTO {name} ({', '.join(rows.columns)}) {ibis.to_sql(rows)}")
+    backend.con.execute(f"INSERT INTO {name} ({', '.join(rows.columns)}) {sql_of(rows)}")
     return backend.table(name)

@@ -15,7 +15,7 @@ import ibis.expr.types as ir
 
 from prudent.release.charging import Preview
 from prudent.release.columns.column import ask, redact_errors
-from prudent.release.columns.dialects import double
+from prudent.release.columns.dialects import double, sql_of
 from prudent.release.columns.queries import ColumnQuery, alike, answer, query, sizes_of_groups
 from prudent.release.columns.table_columns import FEW_READ, PairColumn, TableColumn
 from prudent.release.noise import ReproducibleNoise
@@ -44,7 +44,7 @@ def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> P
         queries: list[str] = []
 
         def note(asks: str, query: ir.Expr, queries: list[str] = queries) -> None:
-            queries.append(f"-- {asks}\n{ibis.to_sql(query, pretty=False)}")
+            queries.append(f"-- {asks}\n{sql_of(query.as_table())}")
 
         records = open_records(part.request, part.statistic.kind(part.request))
         private = part.request.private_groups
@@ -60,9 +60,7 @@ def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> P
             rehearsed = PricedPart(part.statistic, dict(enumerate(made_up)), priced.preview, priced)
             rehearsed.answer(None, ReproducibleNoise(0))
         shown[place] = attrs.evolve(shown[place], queries=tuple(queries))
-    if not preview.parts:
-        return shown[0]
-    return attrs.evolve(preview, parts=tuple(shown))
+    return attrs.evolve(preview, parts=tuple(shown)) if preview.parts else shown[0]
 
 
 Note: TypeAlias = Callable[[str, ir.Expr], None]

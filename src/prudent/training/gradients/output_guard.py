@@ -365,10 +365,11 @@ class Replay:
         """The tensor for so many records, of which the first may be changed, and their outputs."""
         known: dict[int, Any] = {}
         outputs = []
-        found = {source.device for source in self._sources}
-        devices = [device for device in found if device is not None and device.type == "cuda"]
+        devices = [d for d in {s.device for s in self._sources} if d and d.type == "cuda"]
         with torch.random.fork_rng(devices), torch.enable_grad(), DisableTorchFunctionSubclass():
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)  # torch.manual_seed formats the stack
+            if devices:
+                torch.cuda.manual_seed_all(0)
             drawn = torch.get_rng_state()
             for each in self._nodes:
                 if each.function is None:
@@ -380,9 +381,8 @@ class Replay:
                     lambda leaf: self._given(leaf, known, rows), (each.args, each.kwargs)
                 )
                 if _writes(each.function):
-                    args = [args[0].clone(), *args[1:]]
-                    each.function(*args, **kwargs)
-                    known[id(each)] = args[0]
+                    known[id(each)] = args[0].clone()
+                    each.function(known[id(each)], *args[1:], **kwargs)
                     continue
                 if each.function in _TOTAL:
                     result: Any = _TOTAL[each.function](each.function, tuple(args), kwargs)
