@@ -79,16 +79,16 @@ def part(name):
 def judged(name, scores, coins):
     """The result of a setting."""
     from prudent.audit.training.scenes import Likelihood
-    from prudent.audit.training.white_box import Claim, best_reading
+    from prudent.audit.training.white_box import best_reading
 
     plan, scene, delta, *_ = settings()[name]
     found = {}
     for at in (delta, 1e-3, 1e-2):
-        claim, first = Claim(at, 0.95), len(scores) // 5
+        claim, first = {"delta": at, "confidence": 0.95}, len(scores) // 5
         reading, _ = best_reading(
-            scores[:first], coins[:first], len(scores) - first, claim, odds=True
+            scores[:first], coins[:first], len(scores) - first, odds=True, **claim
         )
-        bound = reading.bound(scores[first:], coins[first:], claim)
+        bound = reading.bound(scores[first:], coins[first:], **claim)
         claimed = plan.epsilon(at)
         found[f"{at:g}"] = {
             "claimed": claimed,

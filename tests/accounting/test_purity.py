@@ -99,6 +99,20 @@ def test_a_largest_loss_is_rounded_up(kind: str) -> None:
                 assert RdpAccountant([2.0, math.inf]).compose(whole).get_epsilon(0.0) >= truth
 
 
+@pytest.mark.parametrize("rate", [1e-12, 1e-6, 0.5, 1 - 1e-12])
+def test_a_largest_loss_keeps_its_digits_on_a_sample(rate: float) -> None:
+    """Also of a record that is hardly ever drawn, or nearly always; and of as many runs."""
+    for loss in (0.5, 1.0, 20.0, 500.0):
+        event = dp.PoissonSampledDpEvent(rate, ExponentialMechanismDpEvent(loss))
+        worst = dominating(event)
+        with mpmath.workdps(60):
+            for adding in (False, True):
+                truth = abs(mpmath.log1p(rate * mpmath.expm1(-loss if adding else loss)))
+                assert truth <= worst.largest_loss(adding=adding) <= truth * (1 + 2e-15)
+            truth = mpmath.log1p(rate * mpmath.expm1(loss))
+            assert PldAccountant().compose(event, 10**6).get_epsilon(0.0) >= 10**6 * truth
+
+
 @pytest.mark.parametrize("event", TESTED, ids=shown)
 def test_no_propose_test_release_is_pure(event: dp.DpEvent) -> None:
     for whole in (event, dp.PoissonSampledDpEvent(0.3, event)):

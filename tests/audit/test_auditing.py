@@ -88,10 +88,10 @@ def test_a_score_of_ones_own_is_used_as_it_is() -> None:
     ("argument", "value"),
     [("epsilon", 0.0), ("delta", 1.0), ("runs", 3), ("confidence", 1.0)],
 )
-def test_wrong_arguments_are_named(argument: str, value: float) -> None:
+def test_wrong_arguments_are_named_before_any_run(argument: str, value: float) -> None:
     options: dict[str, Any] = {"epsilon": 1.0, "runs": 10, argument: value}
     with pytest.raises(prudent.ArgumentError) as error:
-        audit(NoisyCount(), [1], [], **options)
+        audit(lambda _: pytest.fail("a run was made"), [1], [], **options)
     assert error.value.argument == argument
 
 

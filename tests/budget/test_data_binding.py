@@ -1,6 +1,8 @@
 """A second ledger for the same data is noticed."""
 
 import pickle
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,23 @@ def test_a_second_ledger_is_noticed(tmp_path: Path, location: str) -> None:
         free.charge(SMALL, details={"data": "salaries"})
     with Ledger.create(tmp_path / "second.db", **BUDGET, data="salaries", another=True) as second:
         second.charge(SMALL, details={"data": "salaries"})
+
+
+def test_a_copy_of_a_ledger_is_another_budget(tmp_path: Path) -> None:
+    """It lacks what was charged since; a ledger that was moved, or has a second path, does not."""
+    first, copy, moved = (tmp_path / f"{name}.db" for name in ("first", "copy", "moved"))
+    Ledger.create(first, **BUDGET, data="salaries").close()
+    shutil.copy(first, copy)
+    with Ledger.open(copy) as ledger:
+        with pytest.raises(SecondLedgerError, match=re.escape(f"'default' in {first}")):
+            ledger.charge(SMALL, details={"data": "salaries"})
+        assert not ledger.history()
+    first.rename(moved)
+    for _ in range(2):
+        with Ledger.open(moved) as ledger:
+            ledger.charge(SMALL, details={"data": "salaries"})
+        if not first.exists():
+            first.symlink_to(moved)
 
 
 def test_a_second_budget_in_one_store_needs_no_list(location: str, listed: Path) -> None:

@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 
 import prudent
+from prudent import release
 from prudent.cli import main
 from prudent.receipts.making import receipt_of
 from tests.verification.conftest import other, places_of
@@ -130,6 +131,33 @@ def test_noise_pays_for_one_certificate(charged, status_of):
     more["basis"]["noisy"] += 5000
     more |= {"needed": more["needed"] + 5000, "withstands": more["withstands"] + 5000}
     assert status_of(changed(content, (("released", "others"), {"certificate": more}))) == 1
+
+
+SQL = "SELECT QUANTILE(v, {}), COUNT(*) FROM data"
+ASKED = {
+    "a quantile": ("sql", {"query": SQL.format(0.5)}, {"query": SQL.format(0.9)}),
+    "a trim": ("trimmed_mean", {"trim": 4}, {"trim": 5}),
+    "edges": ("histogram", {"edges": [0, 5, 10]}, {"edges": [0, 6, 10]}),
+    "categories": ("mode", {"categories": [1, 2]}, {"categories": [1, 3]}),
+    "probabilities": ("quantiles", {"ps": [0.25, 0.5]}, {"ps": [0.25, 0.9]}),
+    "an interval": ("certify_quantile", {"low": 1.0, "high": 8.0}, {"low": 2.0, "high": 8.0}),
+}
+
+
+@pytest.mark.parametrize(("name", "one", "two"), ASKED.values(), ids=ASKED.keys())
+def test_a_request_holds_all_that_its_statistic_takes(name, one, two, tmp_path):
+    """Else a charge for one is a charge for the other, and a receipt does not say which it is."""
+    data, asked = pyarrow.table({"v": np.arange(300.0) % 11}), []
+    common = {"epsilon": 9.0, "delta": 1e-6, "receipt": tmp_path / "a.json"}
+    common |= {} if name == "sql" else {"column": "v"}
+    common |= {"propose": 1.0, "bounds": (0, 10)} if name == "trimmed_mean" else {}
+    for own in (one, two):
+        given = {"data": data, **common, **own}
+        query = [given.pop("query")] if name == "sql" else []
+        getattr(release, name)(*query, **given)
+        asked.append(json.loads((tmp_path / "a.json").read_text())["asked"])
+        assert verify(tmp_path / "a.json").status == 0
+    assert asked[0] != asked[1]
 
 
 UNITS = {

@@ -144,14 +144,7 @@ def price_list(event: dp.DpEvent, delta: float) -> list[PartPrice]:
     Equal parts are listed once. Both numbers are differences or values of upper bounds.
     """
     _validate.between(0, 1, delta=delta)
-    parts: list[tuple[dp.DpEvent, int]] = []
-    for leaf, count in leaves(event):
-        known = [part for part, _ in parts]
-        if leaf in known:
-            place = known.index(leaf)
-            parts[place] = leaf, parts[place][1] + count
-        else:
-            parts.append((leaf, count))
+    parts = PldAccountant().compose(event)._entries  # equal leaves counted together
     total = _epsilon(parts, delta)
     prices = []
     for index, (part, count) in enumerate(parts):

@@ -132,11 +132,6 @@ class AuditResult:
         counts = {name: getattr(bound, name) for name in ("lower", "runs", "guesses", "right")}
         return cls(**counts, **known)
 
-    def __attrs_post_init__(self) -> None:
-        _validate.positive(claimed=self.claimed)
-        _validate.between(0, 1, ends="[)", delta=self.delta)
-        _validate.between(0, 1, ends="()", confidence=self.confidence)
-
     @property
     def share(self) -> float:
         """The lower bound as a fraction of the claim; above 1 the claim is refuted."""
@@ -280,6 +275,7 @@ def audit(
         progress: Whether to show a progress bar on standard error.
         name: What to call the mechanism; its own name by default.
     """
+    check_claim(epsilon, delta, confidence)
     coins = fair_coins(runs, seed)
     data = (without_record, with_record)
     outputs = run_all(mechanism, data, coins, progress=progress)
@@ -312,6 +308,13 @@ def tossed(count: int, seed: int | None = None) -> BoolArray:
     return generator.random(count) < 0.5
 
 
+def check_claim(epsilon: float, delta: float, confidence: float) -> None:
+    """Refuse what no runs can judge, before any are made."""
+    _validate.positive(epsilon=epsilon)
+    _validate.between(0, 1, ends="[)", delta=delta)
+    _validate.between(0.5, 1, ends="[)", confidence=confidence)
+
+
 def judge(
     outputs: Sequence[Any],
     present: BoolArray,
@@ -328,9 +331,6 @@ def judge(
     Learned scores compete with those that were fixed before the runs if `learn` is true; the
     best is chosen on held-out runs.
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.between(0, 1, ends="[)", delta=delta)
-    _validate.between(0.5, 1, ends="[)", confidence=confidence)
     held_out = _HELD_OUT[not scores]
     first = math.ceil(held_out * len(outputs))
     outputs = Outputs(outputs)

@@ -37,7 +37,7 @@ from prudent._validate import HIDDEN, without_password
 from prudent.accounting import serialisation
 from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.budget.filters import AdaptiveFilter
-from prudent.budget.storage import LedgerError, LedgerRow, Store, is_postgres, open_store
+from prudent.budget.storage import LedgerError, LedgerRow, is_postgres, open_store
 
 ADVICE = (
     "Release nothing more from this data set until every charge is known. A copy lacks what was "
@@ -454,22 +454,6 @@ def begin(
     return True
 
 
-def rows_from_the_first(store: Store, dataset: str) -> list[LedgerRow]:
-    """All rows of a data set.
-
-    Raises:
-        LedgerError: If there are none.
-    """
-    rows = store.rows(dataset)
-    if not rows:
-        known = ", ".join(map(repr, store.datasets())) or "none"
-        raise LedgerError(
-            f"{store.location} has no budget for data set {dataset!r}, only for {known}. "
-            "Create one with `prudent budget create`."
-        )
-    return rows
-
-
 def noted_budget(first: LedgerRow, dataset: str) -> Allowance:
     """The budget that the first row of a data set notes."""
     fields = fields_of(BEFORE_THE_FIRST, first, dataset)
@@ -593,7 +577,7 @@ def _listed(data: str) -> list[tuple[str, str]]:
         with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
             entry = json.loads(line)
             if data in names_in(str(entry["data"])):
-                found.append((_compared(str(entry["ledger"])), str(entry["dataset"])))
+                found.append((place(str(entry["ledger"])), str(entry["dataset"])))
     return found
 
 

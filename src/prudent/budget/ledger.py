@@ -182,7 +182,12 @@ class Ledger:
         self._turn = threading.RLock()
         self._store = open_store(location, create=False)
         try:
-            rows = allowance.rows_from_the_first(self._store, dataset)
+            if not (rows := self._store.rows(dataset)):
+                known = ", ".join(map(repr, self._store.datasets())) or "none"
+                raise LedgerError(
+                    f"{self._store.location} has no budget for data set {dataset!r}, only for "
+                    f"{known}. Create one with `prudent budget create`."
+                )
             self._budget = allowance.noted_budget(rows[0], dataset)
             if not self._budget.is_as_asked(wanted, relation, name):
                 raise LedgerError(
@@ -257,13 +262,15 @@ class Ledger:
             details = attrs.evolve(details, asker=self._asker)
         if details.data is not None:
             name = allowance.data_name(details.data)
-            if self.data is None:
-                allowance.check_only(name, self._location, self._dataset)
-            elif other := allowance.names_in(name) - allowance.names_in(self.data):
+            known = allowance.names_in(name if self.data is None else self.data)
+            if other := allowance.names_in(name) - known:
                 raise LedgerError(
                     f"{self._store.location} keeps the budget of {self.data}, but the release "
                     f"reads {' and '.join(sorted(other))}. Charge a ledger of all of these."
                 )
+            if self.data is None or not is_postgres(os.fspath(self._location)):
+                # A file that is bound may be a copy of another; a server has many addresses.
+                allowance.check_only(name, self._location, self._dataset)
         if delta is not None:
             delta = _validate.between(0, 1, ends="[)", delta=delta)
         asked = self._price_alone(event, delta)

@@ -317,10 +317,12 @@ _FACTS = (
 
 
 def _facts(part: Part) -> dict[str, Any]:
-    """What was asked of one statistic; of a function nothing can be told."""
+    """What was asked of one statistic, all that it takes; of a function nothing can be told."""
+    statistic: Any = part.statistic  # a frozen value, with its arguments as fields
     asked = {name: getattr(part.request, name) for name in _FACTS}
+    asked |= attrs.asdict(statistic, recurse=False)
     given = {name: "a function" if callable(each) else each for name, each in asked.items()}
-    return {"statistic": type(part.statistic).__name__} | {
+    return {"statistic": type(statistic).__name__} | {
         name: each for name, each in given.items() if each is not None and each is not False
     }
 

@@ -1,6 +1,7 @@
 """White-box audits of real steps: honest ones stand, close to their price; planted faults fall."""
 
 import copy
+import inspect
 import math
 
 import attrs
@@ -10,6 +11,7 @@ import torch
 
 from prudent import ArgumentError
 from prudent.accounting import GaussianTest, LaplaceTest
+from prudent.audit.training.one_run import one_run
 from prudent.audit.training.scenes import (
     Likelihood,
     Releases,
@@ -19,7 +21,7 @@ from prudent.audit.training.scenes import (
     observe_lanes,
     opposed,
 )
-from prudent.audit.training.white_box import Claim, epsilon_of_alarms, most_telling_trim, white_box
+from prudent.audit.training.white_box import epsilon_of_alarms, most_telling_trim, white_box
 from prudent.records.people import Unit
 from prudent.training import (
     FixedTrim,
@@ -31,6 +33,7 @@ from prudent.training import (
     noise,
     step,
 )
+from prudent.training.run.run import Run
 
 pytestmark = pytest.mark.usefixtures("same_draws")
 
@@ -79,7 +82,7 @@ def test_the_bound_of_alarms_is_exceeded_as_rarely_as_stated():
     for rate in (0.01, 0.05, 0.2):
         hits = random.binomial(runs, min(1.0, math.exp(epsilon) * rate + delta), 4000)
         alarms = random.binomial(runs, rate, 4000)
-        lower = epsilon_of_alarms(hits, alarms, runs, runs, Claim(delta, 0.95))
+        lower = epsilon_of_alarms(hits, alarms, runs, runs, delta=delta, confidence=0.95)
         assert np.mean(lower > epsilon) <= 0.05
 
 
@@ -240,6 +243,28 @@ def test_a_plan_without_noise_or_with_nothing_to_try_is_refused():
         white_box(Plan(sampling_rate=1.0, steps=1, aggregation=Mean()), delta=1e-5)
     with pytest.raises(ArgumentError, match="scenes"):
         white_box(plain(1.0), delta=1e-5, runs=0, lanes=0)
+
+
+@pytest.mark.parametrize("method", [white_box, one_run])
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("epsilon", -1.0),
+        ("delta", 2.0),
+        ("confidence", 1.0),
+        ("confidence", 0.2),
+        ("guesses", 2.5),
+        ("guesses", 10**6),
+        ("records_per_person", 2.5),
+    ],
+)
+def test_wrong_arguments_are_named_before_any_step(monkeypatch, method, argument, value):
+    monkeypatch.setattr(Run, "take", lambda _: pytest.fail("a step was taken"))
+    if argument not in inspect.signature(method).parameters:
+        return
+    with pytest.raises(ArgumentError) as error:
+        method(plain(1.0), **{"epsilon": 1.0, "delta": 1e-5, argument: value})
+    assert error.value.argument == argument
 
 
 # People.

@@ -80,13 +80,28 @@ def test_far_dates_in_duckdb_are_in_no_private_group() -> None:
 
 
 @pytest.mark.parametrize("kind", ["eager", "lazy"])
-def test_integers_of_128_bits_are_read(kind: str) -> None:
+@pytest.mark.parametrize("dtype", ["Int128", "UInt128"])
+def test_integers_of_128_bits_are_read(kind: str, dtype: str) -> None:
     polars = pytest.importorskip("polars")
-    values = [*range(-300, 300), None, 2**127 - 1, -(2**127)]
-    frame = polars.DataFrame({"x": polars.Series(values, dtype=polars.Int128)})
+    if not hasattr(polars, dtype):
+        pytest.skip(f"this polars has no {dtype}")
+    ends = (2**127 - 1, -(2**127)) if dtype == "Int128" else (0, 2**128 - 1)
+    values = [*range(200, 800), None, *ends]
+    frame = polars.DataFrame({"x": polars.Series(values, dtype=getattr(polars, dtype))})
     data = frame.lazy() if kind == "lazy" else frame
     found = statistics.median(data, "x", epsilon=50.0, bounds=(-1000, 1000))
-    assert -12 <= found.value <= 12
+    assert 488 <= found.value <= 512
+
+
+@pytest.mark.parametrize("kind", ["eager", "lazy"])
+@pytest.mark.parametrize("dtype", ["Categorical", "Enum", "String"])
+def test_categories_of_polars_are_texts(kind: str, dtype: str) -> None:
+    polars = pytest.importorskip("polars")
+    of = polars.Enum(["b", "a"]) if dtype == "Enum" else getattr(polars, dtype)
+    frame = polars.DataFrame({"x": polars.Series(["a", "b", "a", None] * 50, dtype=of)})
+    data = frame.lazy() if kind == "lazy" else frame
+    assert statistics.mode(data, "x", epsilon=50.0, delta=1e-6).value == "a"
+    assert 148 <= statistics.count(data, "x", epsilon=50.0).value <= 152
 
 
 @pytest.fixture

@@ -411,11 +411,13 @@ class Dominating:
         largest, rate = max(pair.largest_loss for pair in pairs), self.sampling_rate
         if rate == 1 or (largest == math.inf and not adding):
             return largest
-        if adding:
-            return -math.log1p(rate * math.expm1(-largest)) * (1 + 1e-15)
-        near = math.log1p(rate * math.expm1(min(largest, 1.0)))
-        far = largest + math.log(rate + (1 - rate) * math.exp(-largest))
-        return (near if largest < 1 else far) * (1 + 1e-15)
+        loss = -largest if adding else largest
+        if loss > 700:  # e^ℓ is more than doubles hold
+            return (loss + math.log(rate)) * (1 + 1e-15)
+        moved = rate * math.expm1(loss)
+        # Near 0 and far from it, each keeps the digits that the other loses.
+        whole = math.log1p(moved) if moved > -0.5 else math.log(1 - rate + rate * math.exp(loss))
+        return abs(whole) * (1 + 1e-15)
 
     def limit(self, *, adding: bool = False) -> float:
         """The limit of the profile at infinity, including the slack."""

@@ -23,7 +23,7 @@ from scipy import signal, special, stats
 
 from prudent import _validate
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT
-from prudent.audit.auditing import CONFIDENCE, AuditResult
+from prudent.audit.auditing import CONFIDENCE, AuditResult, check_claim
 from prudent.audit.lower_bounds import FloatArray
 from prudent.audit.training.scenes import Likelihood, Releases, dirac, observe_lanes
 from prudent.audit.training.white_box import with_batch
@@ -79,8 +79,11 @@ def one_run(
             "plan", "with the relation ADD_REMOVE or ZERO_OUT", shown=str(plan.relation)
         )
     claimed = plan.epsilon(delta) if epsilon is None else epsilon
+    check_claim(claimed, delta, confidence)
     count = _validate.count(2, canaries=canaries)
-    if guesses is None:
+    if guesses is not None:
+        _validate.count(0, count, guesses=guesses)
+    else:
         guesses = promising_guesses(plan, count, delta=delta, confidence=confidence)
     coins = np.asarray(np.random.default_rng().random(count) < 0.5)
     odds = _odds(plan, observe_lanes(plan, coins))

@@ -21,7 +21,7 @@ import numpy as np
 from scipy import special
 
 from prudent import _validate
-from prudent.audit.auditing import CONFIDENCE, AuditResult, MeasuredCurve, tossed
+from prudent.audit.auditing import CONFIDENCE, AuditResult, MeasuredCurve, check_claim, tossed
 from prudent.audit.lower_bounds import (
     BoolArray,
     Bound,
@@ -52,27 +52,19 @@ Score = Callable[[Releases], FloatArray]
 
 
 @attrs.frozen
-class Claim:
-    """What is to be refuted, and how surely."""
-
-    delta: float
-    confidence: float
-
-
-@attrs.frozen
 class ScoreReading:
     """Thresholds on a score, and the bound that counts what is beyond them."""
 
     thresholds: Thresholds  # when the attacker guesses
     alarms: bool = False  # whether the bound is that of alarms; else that of guesses
 
-    def bound(self, scores: FloatArray, coins: BoolArray, claim: Claim) -> Bound:
-        """The largest ε that runs with these scores refute."""
-        bound = self.thresholds.bound(scores, coins, **attrs.asdict(claim))
+    def bound(self, scores: FloatArray, coins: BoolArray, **claim: float) -> Bound:
+        """The largest ε that runs with these scores refute, at this δ and confidence."""
+        bound = self.thresholds.bound(scores, coins, **claim)
         if not self.alarms:
             return bound
         groups = int(coins.sum()), int((~coins).sum())
-        lower = epsilon_of_alarms(bound.right, bound.guesses - bound.right, *groups, claim)
+        lower = epsilon_of_alarms(bound.right, bound.guesses - bound.right, *groups, **claim)
         return attrs.evolve(bound, lower=float(lower))
 
 
@@ -81,7 +73,9 @@ def epsilon_of_alarms(
     false: float | FloatArray,
     with_runs: float,
     without_runs: float,
-    claim: Claim,
+    *,
+    delta: float,
+    confidence: float,
 ) -> FloatArray:
     """Return the largest ε that true and false alarms refute, for numbers or arrays of them.
 
@@ -89,14 +83,14 @@ def epsilon_of_alarms(
         If the mechanism is (ε, δ)-DP and the test was fixed before the runs, the bound exceeds ε
         with a probability of at most 1 - confidence.
     """
-    error = (1 - claim.confidence) / 2
+    error = (1 - confidence) / 2
     least, _ = clopper_pearson(true, with_runs, error)
     _, most = clopper_pearson(false, without_runs, error)
-    return np.asarray(np.log(np.maximum((least - claim.delta) / most, 1.0)))
+    return np.asarray(np.log(np.maximum((least - delta) / most, 1.0)))
 
 
 def best_reading(
-    scores: FloatArray, coins: BoolArray, runs: int, claim: Claim, *, odds: bool
+    scores: FloatArray, coins: BoolArray, runs: int, *, odds: bool, **claim: float
 ) -> tuple[ScoreReading, float]:
     """The reading that should refute most of so many runs, and about how much, from pilot runs.
 
@@ -104,20 +98,19 @@ def best_reading(
     and the odds how many will be right: a few lucky guesses do not matter. A fault shows in the
     other reading, which is learned from the coins.
     """
-    claimed = attrs.asdict(claim)
-    thresholds, share = choose_thresholds(scores, coins, **claimed)
+    thresholds, share = choose_thresholds(scores, coins, **claim)
     readings = [(ScoreReading(thresholds), float(special.logit(max(share, 0.5))))]
     if odds:
         # Guesses at large log-odds s, of which e^|s|/(1 + e^|s|) are right; alarms at high ones.
         sizes, said, right = _expected(np.abs(scores), runs)
-        guessed = epsilon_of_guesses(right, said, runs, **claimed)
+        guessed = epsilon_of_guesses(right, said, runs, **claim)
         best = int(np.argmax(guessed))
         confident = ScoreReading(Thresholds(-float(sizes[best]), float(sizes[best])))
         readings.append((confident, float(guessed[best])))
         sizes, said, true = _expected(scores, runs)
         half = runs / 2
         raised = np.minimum(true, half), np.minimum(said - true, half)
-        alarmed = epsilon_of_alarms(*raised, half, half, claim)
+        alarmed = epsilon_of_alarms(*raised, half, half, **claim)
         best = int(np.argmax(alarmed))
         alarming = ScoreReading(Thresholds(-np.inf, float(sizes[best])), alarms=True)
         readings.append((alarming, float(alarmed[best])))
@@ -196,6 +189,9 @@ def white_box(
     """
     plan = with_batch(plan)
     claimed = plan.epsilon(delta) if epsilon is None else epsilon
+    check_claim(claimed, delta, confidence)
+    if records_per_person is not None:
+        _validate.count(1, records_per_person=records_per_person)
     possible = _attacks(plan, _validate.count(runs=runs), _validate.count(lanes=lanes))
     attacks = [
         attrs.evolve(attack, slots=records_per_person)
@@ -207,10 +203,10 @@ def white_box(
         raise _validate.ArgumentError(
             "scenes", f"some of {', '.join(names)}, with enough runs for it", got=tuple(scenes)
         )
-    attack, reading = _best(plan, attacks, Claim(delta, confidence))
+    attack, reading = _best(plan, attacks, delta=delta, confidence=confidence)
     coins = tossed(attack.runs)
     scores = attack.score(attack.releases(plan, coins))
-    bound = reading.bound(scores, coins, Claim(delta, confidence))
+    bound = reading.bound(scores, coins, delta=delta, confidence=confidence)
     where = "a coordinate of its own in one run" if attack.in_lanes else "a run of its own"
     return AuditResult.of(
         bound,
@@ -315,7 +311,7 @@ def spread_over_steps(seen: Releases) -> FloatArray:
 
 
 def _best(
-    plan: Plan, attacks: Sequence[CanaryAttack], claim: Claim
+    plan: Plan, attacks: Sequence[CanaryAttack], **claim: float
 ) -> tuple[CanaryAttack, ScoreReading]:
     """The attack that refutes most on pilot runs, and how to read its scores."""
     pilots: dict[int, tuple[BoolArray, Releases]] = {}
@@ -326,7 +322,9 @@ def _best(
             pilots[id(attack.scene)] = coins, attack.releases(plan, coins)
         coins, seen = pilots[id(attack.scene)]
         scores = attack.score(seen)
-        reading, rating = best_reading(scores, coins, attack.runs, claim, odds=attack.is_likelihood)
+        reading, rating = best_reading(
+            scores, coins, attack.runs, odds=attack.is_likelihood, **claim
+        )
         rated.append((rating, -place, attack, reading))
     best = max(rated, key=lambda entry: entry[:2])
     return best[2], best[3]

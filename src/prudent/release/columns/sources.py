@@ -306,9 +306,11 @@ def _selected(frame: Any, columns: Sequence[str] | None) -> Any:
     if type(frame).__module__.startswith("polars."):
         import polars
 
-        # Arrow has no integers of 128 bits; one of 39 digits becomes NULL.
-        wide = polars.selectors.by_dtype(polars.Int128).cast(polars.Decimal(38, 0), strict=False)
-        return frame.select(_kept(frame.columns, columns)).with_columns(wide)
+        # Arrow has no integers of 128 bits; one of 39 digits becomes NULL. Its stream of categories
+        # holds views of texts, which it cannot convert.
+        wide = polars.selectors.by_dtype(polars.Int128, getattr(polars, "UInt128", polars.Int128))
+        plain = wide.cast(polars.Decimal(38, 0), strict=False)
+        return frame.select(_kept(frame.columns, columns)).with_columns(plain).to_arrow()
     if _is_stream(frame):
         frame, kind = _whole(frame), "Table"
     return frame.select(_kept(frame.column_names, columns)) if kind == "Table" else frame
