@@ -259,6 +259,14 @@ def test_what_is_written_to_a_tensor_of_the_loop_is_followed_or_refused(name):
         run(written(WRITTEN[name]))
 
 
+def raised(labels):
+    try:
+        WEIGHTS.index_select(0, labels)
+    except ValueError:
+        return 10
+    return 1
+
+
 READ = {
     "branch": lambda o, y: functional.cross_entropy(o, y) * (10 if o.max() > 50 else 1),
     "branch of a number": divided(lambda o, y: 2 if o.max().item() > 5 else 3),
@@ -266,6 +274,7 @@ READ = {
     "branch of a list": divided(lambda o, y: 2 if max(y.tolist()) > 5 else 3),
     "branch of a comparison": divided(lambda o, y: 2 if torch.equal(o, o.clamp(-9, 9)) else 3),
     "branch of a number of rows": divided(lambda o, y: 2 if len(o[o[:, 0] > 9]) else 3),
+    "an error that a label raises": lambda o, y: functional.cross_entropy(o, y) * raised(y - 9),
     "loop over what is selected": divided(lambda o, y: 3 * 2 ** len([*(o > 9).nonzero()])),
     "Python's max": lambda o, y: (
         max(losses_of(one[None], label[None])[0] for one, label in zip(o, y, strict=True)) / len(o)

@@ -649,8 +649,7 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
 def check_capturable(model: nn.Module) -> None:
     """Raise an error if the forward passes of a model cannot be captured."""
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        allowed = "in one process, on one device"
-        hint = "Use prudent.fit, which several processes may call."
+        allowed, hint = "in one process, on one device", "Several processes may call prudent.fit."
         raise ArgumentError("model", allowed, shown=type(model).__name__, hint=hint)
     if hasattr(model, "_orig_mod"):
         hint = "Give the model itself, before torch.compile."
@@ -658,8 +657,10 @@ def check_capturable(model: nn.Module) -> None:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ArgumentError("model", "with a parameter that requires a gradient", shown="none")
     if getattr(type(model), "_is_captured", False):
-        shown = "one that is already private"
-        hint = "copy.deepcopy(model) is an ordinary copy of it."
+        shown, hint = (
+            "one that is already private",
+            "copy.deepcopy(model) is an ordinary copy of it.",
+        )
         raise ArgumentError("model", "an ordinary model", shown=shown, hint=hint)
 
 

@@ -148,10 +148,9 @@ class OutsideLoss:
 
         each = [part.outputs for part in passed.parts]
         whole = [own[0] if len(own) == 1 else torch.cat(own) for own in zip(*each, strict=True)]
-        anchor = torch.zeros((), requires_grad=True)
         reduce = torch.mean if self.reduction is Reduction.MEAN else torch.sum
         with torch.enable_grad():
-            arguments = passed.receive, anchor, *_differentiable(whole)
+            arguments = passed.receive, torch.zeros((), requires_grad=True), *_differentiable(whole)
             gate: Any = iter(_Gate.apply(*arguments))  # type: ignore[no-untyped-call]
             own = [
                 as_outputs(next(gate) if o.is_floating_point() else o, check, batch) for o in whole

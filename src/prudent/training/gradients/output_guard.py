@@ -108,8 +108,7 @@ class Traced(Tensor):
         if func.__name__ in ("__format__", "__repr__", "__reduce_ex__", "__deepcopy__"):
             return func(plain(args[0]), *args[1:], **kwargs)
         if func is Tensor.backward and (node := node_of(args[0])) is not None:
-            given = args[1] if len(args) > 1 else kwargs.get("gradient")
-            if given is not None:
+            if (given := args[1] if len(args) > 1 else kwargs.get("gradient")) is not None:
                 node = Node(torch.mul, *_linked((args[0], given), {}))
             if check := next((n.args for n in _sources(node) if n.is_output), None):
                 check(node)
@@ -127,8 +126,7 @@ def _looking(hook: Callable[[Tensor], Any]) -> Callable[[Tensor], None]:
     """A hook that may look at a gradient: a change of it is not in the loss that is judged."""
 
     def look(gradient: Tensor) -> None:
-        given = gradient.clone()
-        returned = hook(given)
+        returned = hook(given := gradient.clone())
         if given._version or not (returned is None or returned is given):
             why = "whether the gradient of a record depends on others cannot be checked"
             hint = "Let the hook return None, and leave clipping to the step."
@@ -158,7 +156,7 @@ def _note_read(func: Callable[..., Any], args: Any, kwargs: Any) -> None:
     is_written = kwargs.get("out") is not None or (_writes(func) and _is_shared(*args))
     if not (is_size or is_read or is_written or func in (Tensor.detach, *_ROWS_DIVIDED)):
         return
-    for tensor in pytree.tree_leaves((args, kwargs)) if is_written else args[:2]:
+    for tensor in pytree.tree_leaves((args, kwargs)):
         if (node := node_of(tensor)) is None:
             continue
         with DisableTorchFunctionSubclass():
@@ -170,11 +168,12 @@ def _note_read(func: Callable[..., Any], args: Any, kwargs: Any) -> None:
         # The number of right answers is shown before the loss, too.
         counts = func.__name__ != "__bool__" and any(each.function in _EQUAL for each in made_of)
         is_shown = is_scalar and counts and len({each.is_output for each in sources}) == 2
-        has_left = (is_left and not is_shown) or any(map(_selects, made_of))
+        has_left = (is_left and not is_shown) or any(
+            _selects(each) for each in made_of if each.function
+        )
         read = (next(_NOW), _line()) if has_left else None
         for each in sources:
-            each.batch.is_counted |= is_size
-            each.read = each.read or read
+            each.batch.is_counted, each.read = each.batch.is_counted or is_size, each.read or read
             of_rows = node.function in _ROWS_DIVIDED or not count % max(1, each.shape[0])
             if each.batch.has_run or not of_rows:  # else it may take the place of the inputs
                 each.batch.read = each.batch.read or read
@@ -182,9 +181,7 @@ def _note_read(func: Callable[..., Any], args: Any, kwargs: Any) -> None:
 
 def _selects(node: Node) -> bool:
     """Whether values decide how many numbers a function returns."""
-    if node.function is None:
-        return False
-    given, name = pytree.tree_leaves(node.args[1:]), node.function.__name__
+    given, name = pytree.tree_leaves(node.args[1:]), getattr(node.function, "__name__", "")
     if any(isinstance(leaf, Node) and leaf.dtype == torch.bool for leaf in given):
         return name in ("__getitem__", "masked_select")
     return name in _SELECTIONS and not given
@@ -226,8 +223,8 @@ def plain(tensor: Tensor) -> Tensor:
 
 def traced_batch(batch: Any) -> Any:
     """A batch of a loader, of which every tensor is noted as a source."""
-    noted = Batch()
-    return pytree.tree_map_only(Tensor, lambda t: as_outputs(t, None, noted, False), batch)
+    noted = functools.partial(as_outputs, batch=Batch(), is_output=False)
+    return pytree.tree_map_only(Tensor, noted, batch)
 
 
 def batch_of(tensors: Sequence[Tensor]) -> Batch | None:
@@ -608,8 +605,7 @@ def _with_public_divisor(
         return loss(*args, **kwargs)
     named["size_average"] = named["reduce"] = None
     named["reduction"] = "sum"
-    labels: int = max(1, target.numel())
-    return loss(*given.args, **given.kwargs) / labels
+    return loss(*given.args, **given.kwargs) / max(1, target.numel())  # type: ignore[no-any-return]
 
 
 def _with_probabilities(
@@ -627,6 +623,7 @@ def _checked(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     try:
         return function(*args, **kwargs)
     except (IndexError, RuntimeError) as error:
+        _note_read(Tensor.item, args, kwargs)  # by a loop that goes on
         if "out of" not in str(error) and "Class values" not in str(error):
             raise
     raise ValueError(
