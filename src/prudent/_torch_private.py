@@ -33,6 +33,7 @@ nested_tensor_from_mask_left_aligned = torch._nested_tensor_from_mask_left_align
 pack_padded_sequence = torch._pack_padded_sequence
 copied_to = torch.ops.aten._to_copy.default
 fused_weight_norm = torch._weight_norm
+storage_uses = torch._C._storage_Use_Count  # one of them by the caller
 
 
 def is_record(tensor: Tensor) -> bool:

@@ -1,6 +1,8 @@
 """Loops that `make_private` must refuse, and what they have in common with those it must not."""
 
+import copy
 import functools
+import pickle
 
 import numpy as np
 import pytest
@@ -26,15 +28,15 @@ RECORDS, CLASSES = 64, 3
 WEIGHTS = torch.tensor([1.0, 2.0, 5.0])
 
 
-def private(reduction="mean", targets=None):
+def private(reduction="mean", targets=None, model=None, noise=1.0, rate=0.5):
     torch.manual_seed(0)
-    model = nn.Linear(4, CLASSES)
+    model = nn.Linear(4, CLASSES) if model is None else model
     labels = torch.arange(RECORDS) % CLASSES if targets is None else targets
     data = TensorDataset(torch.randn(RECORDS, 4), labels)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(data, batch_size=32)
     plan = prudent.Plan(
-        sampling_rate=0.5, steps=4, aggregation=prudent.Sum(clip=1.0, noise_multiplier=1.0)
+        sampling_rate=rate, steps=4, aggregation=prudent.Sum(clip=1.0, noise_multiplier=noise)
     )
     same = {"loss_reduction": reduction, "key": Key.from_seed(1)}
     return prudent.make_private(model, optimizer, loader, plan=plan, **same)
@@ -113,6 +115,17 @@ MIXING = {
         1 - (o.softmax(1) * functional.one_hot(y, CLASSES)).sum() / o.softmax(1).sum()
     ),
     "shifted by the largest": lambda o, y: functional.cross_entropy(o - o.max(), y),
+    "above a threshold that is far away": lambda o, y: torch.where(
+        o.abs().max() > 50, 10 * losses_of(o, y), losses_of(o, y)
+    ).mean(),
+    "a singular matrix, if records are made up": lambda o, y: (
+        functional.cross_entropy(o, y) * torch.linalg.cholesky(o.T.cov()).trace()
+    ),
+    "hardest of a list": lambda o, y: torch.stack([*losses_of(o, y)]).amax() / len(o),
+    "first record": lambda o, y: losses_of(o, y)[0] / len(o),
+    "means of means": lambda o, y: functional.cross_entropy(o, y) / len(y),
+    "divided by a square of the rows": lambda o, y: losses_of(o, y).sum() / len(y) ** 2,
+    "an inverse square of the rows": lambda o, y: losses_of(o, y).sum() * (1 / len(y) ** 2),
     "numbers instead of NaN": lambda o, y: functional.cross_entropy(o, y).nan_to_num(),
     "classes in the order of the batch": lambda o, y: functional.cross_entropy(
         o, torch.unique(y, return_inverse=True)[1]
@@ -202,7 +215,75 @@ def divided(number):
     return lambda o, y: functional.cross_entropy(o, y) / number(o, y)
 
 
+def written(write):
+    """A loss with weights that a function writes to a tensor that the loop has made."""
+
+    def loss(o, y):
+        weights = torch.ones(len(o))
+        returned = write(weights, o.detach().abs().max(), o.detach())
+        return ((weights if returned is None else returned) * losses_of(o, y)).mean()
+
+    return loss
+
+
+def early_part(weights, largest, _):
+    part = weights.view(-1)
+    weights.mul_(largest)
+    return part
+
+
+def stale_part(weights, largest, o):
+    whole = torch.ones_like(o)
+    part = whole.view(-1)
+    whole.mul_(largest)
+    return part[0]
+
+
+WRITTEN = {
+    "a slice": lambda w, largest, o: w.__setitem__(slice(None), largest),
+    "a copy": lambda w, largest, o: (w.copy_(largest.expand(len(w))), w)[1],
+    "a view": lambda w, largest, o: w.view(-1).__setitem__(slice(None), largest),
+    "a row": lambda w, largest, o: (w[0].copy_(largest), w)[1],
+    "data": lambda w, largest, o: (w.data.fill_(largest), w)[1],
+    "out": lambda w, largest, o: (torch.amax(o, 1, out=w), w * w.max())[1],
+    "a view made before": early_part,
+    "a view of a traced tensor made before": stale_part,
+    "a view of a traced tensor": lambda w, largest, o: (
+        (t := torch.ones_like(o)).view(-1).__setitem__(slice(None), largest) or t[:, 0]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_to_a_tensor_of_the_loop_is_followed_or_refused(name):
+    with pytest.raises(prudent.ArgumentError, match=r"after backward\(\)|reduction='none'"):
+        run(written(WRITTEN[name]))
+
+
+def raised(labels):
+    try:
+        WEIGHTS.index_select(0, labels)
+    except ValueError:
+        return 10
+    return 1
+
+
 READ = {
+    "branch": lambda o, y: functional.cross_entropy(o, y) * (10 if o.max() > 50 else 1),
+    "branch of a number": divided(lambda o, y: 2 if o.max().item() > 5 else 3),
+    "branch of an integer": divided(lambda o, y: 2 if int(o.max()) > 5 else 3),
+    "branch of a list": divided(lambda o, y: 2 if max(y.tolist()) > 5 else 3),
+    "branch of a comparison": divided(lambda o, y: 2 if torch.equal(o, o.clamp(-9, 9)) else 3),
+    "branch of a number of rows": divided(lambda o, y: 2 if len(o[o[:, 0] > 9]) else 3),
+    "an error that a label raises": lambda o, y: functional.cross_entropy(o, y) * raised(y - 9),
+    "loop over what is selected": divided(lambda o, y: 3 * 2 ** len([*(o > 9).nonzero()])),
+    "Python's max": lambda o, y: (
+        max(losses_of(one[None], label[None])[0] for one, label in zip(o, y, strict=True)) / len(o)
+    ),
+    "Python's sorted": lambda o, y: sum(sorted(losses_of(o, y))[-8:]) / len(o),
+    "places of the hardest": lambda o, y: losses_of(o, y)[
+        losses_of(o, y).argsort()[-8:].tolist()
+    ].mean(),
     "float": divided(lambda o, y: float(o.max())),
     "item": divided(lambda o, y: 1 + o.abs().sum().item() ** 2),
     "tolist": divided(lambda o, y: max(map(max, o.tolist()))),
@@ -229,8 +310,18 @@ READ = {
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 @pytest.mark.parametrize("name", READ)
 def test_a_loss_with_a_number_that_was_read_from_the_batch_is_refused(name):
-    with pytest.raises(prudent.ArgumentError, match=r"read what you show after backward\(\)"):
+    with pytest.raises(prudent.ArgumentError, match=r"test_loops\.py:\d+.*after backward\(\)"):
         run(READ[name])
+
+
+def test_a_branch_on_inputs_is_refused_before_the_model_and_after_it():
+    for inputs in (
+        lambda x: x / 255 if x.max() > 5 else x,
+        lambda x: x * (1 + int(x.numpy().max() > 5)),
+        lambda x: [x, x / 255][int(x.max())] if x.max().item() > 5 else x,
+    ):
+        with pytest.raises(prudent.ArgumentError, match=r"test_loops\.py"):
+            run(functional.cross_entropy, inputs=inputs)
 
 
 def shown(o, y, loss):
@@ -239,14 +330,162 @@ def shown(o, y, loss):
     return (guesses == y.detach().cpu().numpy()).mean(), loss.item(), f"{loss:.2f}"
 
 
-def test_a_weight_that_changes_from_step_to_step_is_public_if_no_value_was_read():
-    """A schedule, which a loop may compute as it likes; it must show values after backward."""
+def test_what_is_read_to_be_shown_changes_nothing():
+    """Every loss of `MEANS`, with its constants, also if values are read before backward."""
+
+    def reading(loss):
+        def made(o, y):
+            value = loss(o, y)
+            shown(o, y, value)
+            return value
+
+        return made
+
+    for loss in MEANS.values():
+        assert run(reading(loss)) > 0
+    for loss in SUMS.values():
+        assert run(reading(loss), "sum") > 0
+
+
+def test_a_weight_that_changes_from_step_to_step_is_public():
+    """A schedule, which a loop may compute as it likes; it may show values of the whole loss."""
     weights = iter((1.0, 0.8, 0.64, 0.512))
     annealed = divided(lambda o, y: next(weights))
     assert run(annealed) > 0
     weights = iter((1.0, 0.8, 0.64, 0.512))
-    with pytest.raises(prudent.ArgumentError, match=r"after backward\(\)"):
-        run(lambda o, y: (annealed(o, y), o.max().item())[0])
+    assert run(lambda o, y: (annealed(o, y), o.max().item())[0]) > 0
+
+
+def checked(o, y):
+    loss = functional.cross_entropy(o, y)
+    assert not loss.isnan()
+    if not torch.isfinite(loss) or loss > 1e6:
+        raise ValueError
+    return loss / 1
+
+
+def counted(o, y):
+    right = (o.argmax(1) == y).sum().item()
+    assert 0 <= right <= len(y)
+    assert 0 <= float((torch.max(o.data, 1)[1] == y).float().mean()) <= 1
+    return functional.cross_entropy(o, y)
+
+
+def one_hot(o, y):
+    targets = torch.zeros(len(y), CLASSES)
+    targets.scatter_(1, y[:, None], 1)
+    targets[torch.arange(len(y)), y] = 0.9
+    return -(targets * o.log_softmax(1)).sum(1).mean()
+
+
+def added_up(o, y):
+    loss = torch.zeros(())
+    loss += functional.cross_entropy(o, y)
+    loss += 0.1 * o.square().mean()
+    return loss
+
+
+def padded(o, y):
+    y[y == 0] = -100
+    return functional.cross_entropy(o, y)
+
+
+@pytest.mark.parametrize("loss", [checked, counted, one_hot, added_up, padded])
+def test_loops_that_read_or_write_what_changes_no_gradient_go_on(loss):
+    assert run(loss) > 0
+
+
+def test_batches_and_outputs_can_be_copied_and_saved():
+    model, _, loader = private()
+    x, y = next(iter(loader))
+    outputs = model(x)
+    for made in (copy.deepcopy(y), pickle.loads(pickle.dumps(outputs.detach()))):
+        assert type(made) is torch.Tensor
+
+
+BY_LABEL = {
+    "gather": lambda o, y: -o.log_softmax(1).gather(1, y[:, None]).mean(),
+    "named gather": lambda o, y: -o.log_softmax(1).gather(dim=-1, index=y[:, None]).mean(),
+    "weights": lambda o, y: (WEIGHTS[y] * losses_of(o, y)).mean(),
+    "places": lambda o, y: -o.log_softmax(1)[torch.arange(len(y)), y].mean(),
+    "one-hot": lambda o, y: -(functional.one_hot(y, CLASSES) * o.log_softmax(1)).sum(1).mean(),
+    "other labels": lambda o, y: functional.cross_entropy(o, torch.tensor([1, 2, 0])[y]),
+}
+
+
+@pytest.mark.parametrize("label", [-100, CLASSES])
+@pytest.mark.parametrize("name", BY_LABEL)
+def test_a_label_out_of_range_leaves_out_its_record(name, label):
+    def released(labels):
+        model, optimizer, loader = private(targets=labels, noise=1e-6, rate=1.0)
+        x, y = next(iter(loader))
+        BY_LABEL[name](model(x), y).backward()
+        optimizer.step()
+        return torch.cat([p.grad.flatten() for p in model.parameters()]) * RECORDS
+
+    labels = torch.arange(RECORDS) % CLASSES
+    wrong = labels.clone()
+    wrong[5] = label
+    assert 0.01 < float((released(labels) - released(wrong)).norm()) <= 1 + 1e-5
+
+
+def test_no_error_quotes_a_label():
+    labels = torch.arange(RECORDS) % CLASSES
+    labels[:] = -77
+    for loss in (
+        lambda o, y: (WEIGHTS.index_select(0, y) * losses_of(o, y)).mean(),
+        lambda o, y: -(torch.zeros_like(o).scatter_(1, y[:, None], 1) * o).mean(),
+    ):
+        with pytest.raises(ValueError, match="Expected indices in range") as error:
+            run(loss, targets=labels)
+        assert "77" not in str(error.value)
+        assert error.value.__suppress_context__ or error.value.__context__ is None
+
+
+class Scored(nn.Linear):
+    def forward(self, x):
+        outputs = super().forward(x)
+        return outputs.square().mean(), outputs
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda own, o: own**2,
+        lambda own, o: own * o.max().detach(),
+        lambda own, o: own.exp(),
+        lambda own, o: 10 * own if o.max() > 9 else own * 1.5,
+    ],
+)
+def test_a_loss_of_the_model_itself_is_followed(loss):
+    model, _, loader = private(model=Scored(4, CLASSES))
+    x, _ = next(iter(loader))
+    with pytest.raises(prudent.ArgumentError, match=r"reduction='none'|after backward"):
+        loss(*model(x)).backward()
+
+
+def test_what_a_batch_before_has_left_in_a_tensor_is_followed():
+    centre = torch.zeros(CLASSES)
+
+    def centred(o, y):
+        centre.mul_(0.9).add_(o.detach().mean(0), alpha=0.1)
+        return functional.cross_entropy(o - centre, y)
+
+    with pytest.raises(prudent.ArgumentError, match="reduction='none'"):
+        run(centred)
+
+
+def test_another_wiring_of_the_same_functions_is_judged_again():
+    turns = iter((0, 1, 1, 1))
+
+    def loss(o, y):
+        losses = losses_of(o, y)
+        mean, own = losses.detach().mean(), losses.detach()
+        one, other = (mean, own) if next(turns) == 0 else (own, mean)
+        return ((one * 0 + other) * losses).mean()
+
+    with pytest.raises(prudent.ArgumentError, match="reduction='none'"):
+        run(loss)
 
 
 SUMS = {
@@ -358,7 +597,13 @@ INPUTS = {
     "rolled": lambda x: 0.5 * (x + x.roll(1, 0)),
     "in place": lambda x: x.clone().sub_(x.mean(0)),
     "written": lambda x: _written(x),
+    "written to a part": lambda x: _rows_written(x),
 }
+
+
+def _rows_written(x):
+    x[:, 0].mul_(x[:, 1].max())
+    return x
 
 
 def _written(x):
@@ -380,8 +625,16 @@ ALONE = {
     "noisy": lambda x: x + 0.1 * torch.randn_like(x),
     "flipped": lambda x: x.flip(1).to("cpu", non_blocking=True).float(),
     "by numpy": lambda x: torch.from_numpy(x.numpy() * 2),
+    "in place": lambda x: _in_place(x),
     "masked": lambda x: x * torch.rand(len(x), 1).gt(0.5),
 }
+
+
+def _in_place(x):
+    x[:, 0] *= 2
+    x[:, 1].mul_(0.5)
+    x[:, 2:] += torch.randn(len(x), 2)
+    return x.sub_(0.1)
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -207,9 +207,10 @@ def test_outputs_behave_like_tensors() -> None:
     assert all(isinstance(each, Tensor) for each in (outputs + 1, outputs.detach()))
     assert not any(isinstance(each, Computed) for each in (outputs[0], next(iter(outputs))))
     assert float((outputs.argmax(1) == targets).float().mean()) <= 1
-    assert outputs.detach().numpy().shape == (len(targets), 10)
     weighted = nn.NLLLoss(weight=torch.arange(1.0, 11.0), reduction="none")
-    weighted(outputs, targets).mean().backward()
+    loss = weighted(outputs, targets).mean()
+    assert outputs.detach().numpy().shape == (len(targets), 10)
+    loss.backward()
     optimizer.step()
     assert optimizer.steps == 1
 

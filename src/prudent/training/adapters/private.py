@@ -1,6 +1,7 @@
 """Private training in a loop of your own: `make_private`, and the optimizer that it returns."""
 
 import functools
+import operator
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -200,9 +201,9 @@ def make_private(
     | layer that mixes records, as batch normalisation | refused at once; `fix=True` replaces it |
     | two backward passes before a step, two steps on a batch | refused |
     | rows that are not one per drawn record | refused |
-    | mean with class weights, of whatever is computed from the outputs | refused |
+    | mean with class weights, or a loss computed after a value of the batch was read | refused |
     | mean with ignored labels (`ignore_index`) | divided by the number of all labels |
-    | label out of range, of `cross_entropy` or `nll_loss` | ignored |
+    | label out of range, of `cross_entropy`, `gather` or an index | contributes nothing |
     | record that cannot be read, or whose form differs from most | as if it had not been drawn |
     | parameter that the loss reaches other than through the model's outputs | refused |
     | batch of the loader without a step on it before the next | refused |
@@ -476,7 +477,8 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
         if shares is not None:
             losses = losses * shares.to(losses.device, losses.dtype)
         parts = torch.split(by_person(losses, slots).sum(1), counts)
-        return [_Watched(each, part) for each, part in zip(gradients, parts, strict=True)]
+        both = zip(gradients, parts, strict=True)
+        return [Gradients(g.norms, own.to(g.norms.device), g.weighted_sum) for g, own in both]
 
     def _shown(self) -> dict[str, float]:
         """What this step has released besides the gradient."""
@@ -597,6 +599,7 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
         ids, shares = (None, None) if drawn is None else drawn[:2]
         with random.seeded(), random.records(ids, slots=slots or 1).active():
             outputs, passed = self._run_outside(trained, args, kwargs, slots, shares)
+        passed.is_drawn = drawn is not None
         passed.received = lambda ready: self._ready.append((ready, drawn))
         return outputs
 
@@ -646,8 +649,7 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
 def check_capturable(model: nn.Module) -> None:
     """Raise an error if the forward passes of a model cannot be captured."""
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        allowed = "in one process, on one device"
-        hint = "Use prudent.fit, which several processes may call."
+        allowed, hint = "in one process, on one device", "Several processes may call prudent.fit."
         raise ArgumentError("model", allowed, shown=type(model).__name__, hint=hint)
     if hasattr(model, "_orig_mod"):
         hint = "Give the model itself, before torch.compile."
@@ -655,8 +657,10 @@ def check_capturable(model: nn.Module) -> None:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ArgumentError("model", "with a parameter that requires a gradient", shown="none")
     if getattr(type(model), "_is_captured", False):
-        shown = "one that is already private"
-        hint = "copy.deepcopy(model) is an ordinary copy of it."
+        shown, hint = (
+            "one that is already private",
+            "copy.deepcopy(model) is an ordinary copy of it.",
+        )
         raise ArgumentError("model", "an ordinary model", shown=shown, hint=hint)
 
 
@@ -692,28 +696,11 @@ def specialise(model: nn.Module, **members: Any) -> None:
         reduced: Any = original.__reduce_ex__(self, protocol)
         make, args, *rest = reduced
         own = tuple(original if arg is type(self) else arg for arg in args)
-        return _made, (make, own), *rest  # pickle refuses `make` itself for another class
+        return operator.call, (make, *own), *rest  # pickle refuses `make` itself for another class
 
     kept = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
     own = {"__reduce_ex__": reduced_to_original, "_original": original}
     model.__class__ = type(base.__name__, (base,), kept | own | members)
-
-
-def _made(make: Callable[..., nn.Module], args: tuple[Any, ...]) -> nn.Module:
-    """A copy of a specialised model, of the model's own class."""
-    return make(*args)
-
-
-class _Watched(Gradients):
-    """Gradients whose losses the training loop has handed over."""
-
-    def __init__(self, gradients: Gradients, losses: Tensor) -> None:
-        self._gradients = gradients
-        self.norms, self.losses = gradients.norms, losses.to(gradients.norms.device)
-
-    def weighted_sum(self, weights: Tensor) -> Values:
-        """That of the gradients."""
-        return self._gradients.weighted_sum(weights)
 
 
 class _Prepared(Engine):

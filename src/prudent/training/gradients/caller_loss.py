@@ -140,31 +140,30 @@ class OutsideLoss:
 
     def _gated(self, passed: "Pass", engine: "_Linear", batch: Batch | None) -> Any:
         """The outputs for the caller; backward through them sends their gradients to the pass."""
-        each = [part.outputs for part in passed.parts]
-        joined = [own[0] if len(own) == 1 else torch.cat(own) for own in zip(*each, strict=True)]
-        anchor = torch.zeros((), requires_grad=True)
-        reduce = torch.mean if self.reduction is Reduction.MEAN else torch.sum
-        with torch.enable_grad():
-            arguments = passed.receive, anchor, *_differentiable(joined)
-            gated: Any = iter(_Gate.apply(*arguments))  # type: ignore[no-untyped-call]
-            outputs = [next(gated) if o.is_floating_point() else o for o in joined]
-            outputs = [
-                reduce(o) if scalar and o.is_floating_point() else o
-                for o, scalar in zip(outputs, engine.scalars, strict=True)
-            ]
-        for part in passed.parts:
-            part.outputs = []  # the caller's from here on
 
         def check(loss: Node) -> None:
             passed.is_checked = True
-            check_loss(loss, self.reduction.value, self._judged)
+            if passed.is_drawn:
+                check_loss(loss, self.reduction.value, self._judged)
 
-        floating = [o for o in outputs if o.is_floating_point()]
-        passed.has_rows = [bool(output.ndim) for output in floating]
-        each_output = (as_outputs(output, check, batch) for output in outputs)
-        return pytree.tree_map(
-            lambda leaf: next(each_output) if leaf is _TENSOR else leaf, engine.outline
-        )
+        each = [part.outputs for part in passed.parts]
+        whole = [own[0] if len(own) == 1 else torch.cat(own) for own in zip(*each, strict=True)]
+        reduce = torch.mean if self.reduction is Reduction.MEAN else torch.sum
+        with torch.enable_grad():
+            arguments = passed.receive, torch.zeros((), requires_grad=True), *_differentiable(whole)
+            gate: Any = iter(_Gate.apply(*arguments))  # type: ignore[no-untyped-call]
+            own = [
+                as_outputs(next(gate) if o.is_floating_point() else o, check, batch) for o in whole
+            ]
+            outputs = iter(
+                reduce(o) if scalar and o.is_floating_point() else o
+                for o, scalar in zip(own, engine.scalars, strict=True)
+            )
+            for part in passed.parts:
+                part.outputs = []  # the caller's from here on
+            return pytree.tree_map(
+                lambda leaf: next(outputs) if leaf is _TENSOR else leaf, engine.outline
+            )
 
 
 class Pass:
@@ -184,7 +183,7 @@ class Pass:
         self.received: Callable[[Pass], None] = lambda _: None
         self._given: list[Tensor | None] | None = None
         self.is_checked = False  # whether the loss was seen
-        self.has_rows: list[bool] = []  # whether a differentiable output is one of records
+        self.is_drawn = True  # whether a step may be taken on it
 
     def receive(self, gradients: Sequence[Tensor | None]) -> None:
         """Accept the gradients of the differentiable outputs."""
@@ -193,8 +192,7 @@ class Pass:
                 "Expected one backward pass through the outputs of a batch, got two: each record "
                 "would count twice. Add the losses up, and call backward() once."
             )
-        used = (g is not None and rows for g, rows in zip(gradients, self.has_rows, strict=True))
-        if any(used) and not self.is_checked:
+        if not self.is_checked:
             raise ValueError(
                 "Expected loss.backward() of a loss that torch functions compute from the model's "
                 "outputs, got a backward pass from elsewhere: whether each of its terms depends on "
@@ -358,7 +356,13 @@ class _Linear(BookKeeping):
                     "to return tensors with the records on their first axis",
                     shown=f"one of shape {tuple(leaf.shape)} for a batch of one record",
                 )
-        self.outline = pytree.tree_map(_without_tensors, outputs)
+        kept = bool, int, float, str, bytes
+        self.outline = pytree.tree_map(
+            lambda leaf: (
+                _TENSOR if isinstance(leaf, Tensor) else leaf if isinstance(leaf, kept) else None
+            ),
+            outputs,
+        )
         self.scalars = [leaf.ndim == 0 for leaf in found]
         return [leaf[0] if leaf.ndim else leaf for leaf in found]
 
@@ -387,13 +391,6 @@ def _fill(forward: Callable[..., Any], arguments: Any, tensors: Sequence[Tensor]
     rest = iter(tensors)
     args, kwargs = pytree.tree_map_only(Tensor, lambda _: next(rest), arguments)
     return forward(*args, **kwargs)
-
-
-def _without_tensors(leaf: Any) -> Any:
-    """What an outline keeps of an output."""
-    if isinstance(leaf, Tensor):
-        return _TENSOR
-    return leaf if isinstance(leaf, (bool, int, float, str, bytes)) else None
 
 
 def _differentiable(outputs: Sequence[Tensor]) -> Tensors:
