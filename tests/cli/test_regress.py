@@ -117,7 +117,9 @@ def test_a_forecast_reads_nothing(run: Callable[..., Any]) -> None:
     [
         (("pay", "FILE"), "~"),
         (("pay ~ age", "FILE", "--records", "5"), "--records"),
-        (("pay ~ nope", "FILE"), "nope"),
+        (("pay ~ nope", "FILE"), "FORMULA: unknown column 'nope'. Columns: "),
+        (("pay ~ C(nope)", "FILE"), "FORMULA: unknown column 'nope'. Columns: "),
+        (("nope ~ age", "FILE"), "FORMULA: unknown column 'nope'. Columns: "),
         (("pay ~ region", "FILE"), r"C(region)"),
         (("pay ~ age",), "FILE"),
         (("pay ~ age", "FILE", "--model", "median", "--r2"), "--r2"),

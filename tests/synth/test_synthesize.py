@@ -108,6 +108,10 @@ class TestOrder:
             ("delta", 0.5, "--delta=0.5", "in (1e-18, 0.5), got 0.5"),
             ("constraints", ["height > 0"], "--constraint=height > 0", "unknown column 'height'"),
             ("constraints", ["a >"], "--constraint=a >", "a condition on one row, in the syntax"),
+            # The file declares no types, and no types make a condition of these.
+            ("constraints", ["a + 1"], "--constraint=a + 1", "neither true nor false"),
+            ("constraints", ["b"], "--constraint=b", "neither true nor false"),
+            ("constraints", ["odd(a) > b"], "--constraint=odd(a) > b", "it uses odd"),
         ],
     )
     def test_the_command_says_the_same(
@@ -240,6 +244,16 @@ class TestTables:
         assert (made["start"] <= made["end"]).all()
         assert (made["start"] >= 10).all()
 
+    def test_constraints_may_fit_types_that_are_to_be_found(self, tmp_path: Path) -> None:
+        """Of a file without types, each column may be of another."""
+        file = tmp_path / "t.csv"
+        file.write_text("a,b,day\n1,x,2024-01-01\n")
+        opened = Source(file, None, None, 1)
+        for rule in ("-a < 0 and b = 'x'", "coalesce(a, 0) >= 0 and year(day) > 2000", "b < 'y'"):
+            opened.check(rule)
+        with pytest.raises(ArgumentError, match="Expected constraints"):
+            opened.check("-a < 0 and a like 'x%'")
+
     def test_the_noise_grows_with_the_rows_of_a_unit(self, noise: Any) -> None:
         who = np.arange(3000) // 3
         table = pa.table({"who": who, "a": np.arange(3000) % 5, "b": np.arange(3000) % 2})
@@ -253,6 +267,7 @@ class TestTables:
         scales = [made[most].marginals[0].noise_scale for most in (1, 2)]
         assert scales[1] == pytest.approx(2 * scales[0])
         assert made[2].marginals[0].moved_by(5) == 10
+        assert "removed move all of it by 2 k at most, k changed by twice that" in made[2].report
         assert "not linked" in made[2].report
 
     def test_intervals_hold_the_counts(self, noise: Any) -> None:

@@ -35,6 +35,7 @@ _FLAGS = {
     "figure": "FIGURE",
     "first": "--trim",
     "folders": "DIR",
+    "formula": "FORMULA",
     "key": "--sign",
     "name": "--dataset",
     "paper_table": "TABLE",

@@ -44,6 +44,7 @@ from prudent.release.noise import PartitionSelection, source_of
 from prudent.release.outcome import Refused
 
 _SELECTION = 0.1  # of ε and of δ, for the levels of all private categories
+_MOST_COLUMNS = 4_096  # of a model of the products of columns, which take 2 GiB then
 _ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better than a guess
 _SHARED = ("ledger", "noise")  # a copy of a ledger would be another budget
 
@@ -361,6 +362,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def _bounded(self, names: Sequence[str]) -> dict[int, tuple[float, float]]:
         """Public locations and scales of columns, by place, from the bounds that were given."""
         given, found = getattr(self, "bounds", None), {}
+        if len(names) > _MOST_COLUMNS and "moment" in self._parts(1):
+            shown = f"{len(names):,}, whose products take {115 * len(names) ** 2 / 2**30:,.0f} GiB"
+            raise ArgumentError("features", f"at most {_MOST_COLUMNS:,} columns", shown=shown)
         if given is not None:
             _validate.instance(Mapping, "a mapping of columns to (low, high)", bounds=given)
         for column, bounds in (given or {}).items():
@@ -369,6 +373,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             else:
                 place = list(names).index(_validate.column(names, bounds=column))
             low, high = check_bounds(bounds)
+            if not 2.0**-500 <= high - low <= 2.0**500:  # slopes in their units may be no doubles
+                raise ArgumentError("bounds", "from 1e-150 to 1e150 apart", got=bounds)
             found[place] = ((low + high) / 2, (high - low) / 4)
         return found
 

@@ -54,6 +54,7 @@ from prudent.estimators.features import (
     standardised,
 )
 from prudent.estimators.influence import CURVED, HELD, UNSEEN, Refined, has_direction, sandwich
+from prudent.release.columns.scales import category
 from prudent.release.lattice import FloatArray
 
 _FINENESS = 1024  # entries of the table for each unit of the exponent
@@ -109,7 +110,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator, abc.ABC):
             several = len(set(found)) == len(found) > 1 and np.ndim(found) == 1
         except (TypeError, ValueError):
             several = False
-        if not several:
+        if not several or None in map(category, found):
             raise ArgumentError("classes", "two or more distinct labels", got=self.classes)
         return found
 

@@ -148,11 +148,8 @@ def calibrate(
     used = {name: attrs.evolve(part, share=part.share / total) for name, part in used.items()}
     mu = _total_mu(epsilon, delta, tuple(used.values()), also)
     prices = Prices(epsilon, delta, used, mu, also, records)
-    sizes = {name: part.mu(mu) / records for name, part in used.items()}
-    if any(
-        size < (_LEAST_CHOICE / 2 if used[name].choice else 1 / LARGEST_MULTIPLIER)
-        for name, size in sizes.items()
-    ):
+    least = {True: _LEAST_CHOICE / 2, False: 1 / LARGEST_MULTIPLIER}
+    if any(part.mu(mu) / records < least[part.choice] for part in used.values()):
         raise _validate.ArgumentError(
             "epsilon",
             "larger for a model of so many parts",

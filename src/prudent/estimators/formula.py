@@ -292,11 +292,10 @@ class Formula:
         terms = _read(text, right, others)
         if not terms:
             raise ArgumentError("formula", "with terms", got=text)
-        if {*_columns(target[0])} & {
-            name for term in terms for each in term for name in _columns(each)
-        }:
+        found = cls(target[0], tuple(terms))
+        if {*_columns(target[0])} & {*found.columns}:
             raise ArgumentError("formula", "without its target among the terms", got=text)
-        return cls(target[0], tuple(terms))
+        return found
 
     @property
     def factors(self) -> list[Factor]:
@@ -398,12 +397,11 @@ class FormulaRows(Rows):
         self._table = table = number_table(source, **options)
         self.formula = formula = Formula.parse(text, table.names, unit)
         self._classes = classes
-        for each in formula.factors:
-            if not each.text and each.kind != "category":
-                names = [name for name in table.names if name != formula.target.name]
-                _validate.column(names, column=each.name)
-            if not each.private:
-                self._checked(each)
+        for each in (formula.target, *formula.factors):
+            if not each.text and (each.kind != "category" or not re.search(r"[^\w.]", each.name)):
+                _validate.column(table.names, formula=each.name)
+        for each in (factor for factor in formula.factors if not factor.private):
+            self._checked(each)
         if classes is None:
             self._checked(formula.target)
         elif classes:
@@ -420,7 +418,7 @@ class FormulaRows(Rows):
         try:
             factor.terms(self._table)
         except ArgumentError:
-            if factor.text or factor.kind == "category" or factor.name not in self._table.names:
+            if factor.text or factor.kind == "category":
                 raise
             raise ArgumentError(
                 "formula",

@@ -198,12 +198,8 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
         self._found = found * scale
         self._found[0] = self._found[0] + centre
         self.coef_, self.intercept_ = features.unscaled(self._found)
-        ends, self.no_interval_ = outcome.intervals(
-            features,
-            np.array([self.intercept_, *self.coef_]),
-            scale,
-            engine.prices.records,
-        )
+        centres = np.array([self.intercept_, *self.coef_])
+        ends, self.no_interval_ = outcome.intervals(features, centres, scale, engine.prices.records)
         self.intercept_interval_, self.intervals_ = tuple(ends[0].tolist()), ends[1:]
         if self.certify is not None:
             # Residuals may grow along the way.

@@ -90,12 +90,8 @@ class Table(StatisticMethods):
         from prudent.release.columns.joining import open_source  # needs ibis
 
         opened = open_source(self.source, connect=self.connect, table=self.table, unit=self.unit)
-        try:
-            schema = opened.table.schema().items()
-            return {name: "undeclared" if name in opened.text else str(of) for name, of in schema}
-        finally:
-            if opened is not self.source:
-                opened.close()
+        schema = opened.table.schema().items()
+        return {name: "undeclared" if name in opened.text else str(of) for name, of in schema}
 
     def _options(self) -> dict[str, Any]:
         """The arguments that it was made of."""

@@ -13,7 +13,6 @@ paid k times, and each has an equal share of ε and δ.
 import abc
 import functools
 import math
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias, cast
@@ -344,8 +343,6 @@ def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
             columns=None if None in used else known,
             unit=request.unit,
         )
-        if data is not request.data:
-            weakref.finalize(data, data.close)
     own = {"data": data, "connect": None, "table": None}
     return [attrs.evolve(part, request=attrs.evolve(part.request, **own)) for part in parts]
 

@@ -6,6 +6,7 @@ at once; a paid count later decides between them. A value that does not fit the 
 counts as NULL. All counts are made where the table is, by the same query in every engine.
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ import ibis.expr.types as ir
 import numpy as np
 
 from prudent import _validate
-from prudent._validate import ArgumentError, UnknownColumnError
+from prudent._validate import ArgumentError
 from prudent.release.columns.dialects import (
     arrow_batches,
     as_double,
@@ -37,7 +38,7 @@ from prudent.release.columns.dialects import (
 from prudent.release.columns.joining import rows_per_unit
 from prudent.release.columns.number_rows import NumberTable
 from prudent.release.columns.row_values.conditions import of_one_row
-from prudent.release.columns.row_values.expressions import parse_condition
+from prudent.release.columns.row_values.expressions import names_in, parse_condition
 from prudent.release.columns.scales import NUMBER, Scale, text_of
 from prudent.release.columns.units import StagedTable
 from prudent.release.lattice import FloatArray, IntArray
@@ -61,6 +62,7 @@ _KEY_NOISE = 0.01  # total variation that the noise of rare keys may cost
 _NEARLY_ALL = 0.99  # of the numbers have as few decimal places as are shown
 _NAMED = 0.25  # of the records have a text that is named, or the column is one of identifiers
 _DRAWS = 16  # of a value in a bin, until it is no key
+_MOST_TRIALS = 729  # of types of columns without one, for a constraint
 _OUTER = 2  # levels at most that halve the outermost bins alone
 _RANKS = 6.0  # standard errors of a rank that a bin should be wide, roughly
 
@@ -207,8 +209,7 @@ class Source:
         self._cells: StagedTable | None = None
 
     def _staged(self, rows: ir.Table) -> StagedTable:
-        owner = self._opened.owner
-        return StagedTable(rows, owner)
+        return StagedTable(rows, self._opened.owner)
 
     def _field(self, name: str) -> Field | None:
         """What is public of a column; None if its type has no values to count."""
@@ -224,21 +225,22 @@ class Source:
             return None
 
     def check(self, rule: str) -> None:
-        """Check a condition on these columns; no types of it where one is not declared."""
-        names = [each.name for each in self.fields]
-        try:
-            condition = parse_condition(rule)
-        except ArgumentError as error:
-            error.argument = "constraints"
-            raise
-        try:
-            of_one_row(condition, self._table.select(*names))
-        except UnknownColumnError as error:
-            raise UnknownColumnError("constraints", error.value, names) from None
-        except ArgumentError as error:
-            error.argument = "constraints"
-            if all(each.dtype is not None for each in self.fields):
-                raise
+        """Check a condition on these columns: of those without a type, that some types fit it."""
+        rows = self._table.select(*(each.name for each in self.fields))
+        free = sorted({e.name for e in self.fields if e.dtype is None} & {*names_in(rule)})
+        failure: ValueError | None = None
+        trials = itertools.product((None, "float64", "timestamp"), repeat=len(free))
+        for types in itertools.islice(trials, _MOST_TRIALS):
+            given = {name: to for name, to in zip(free, types, strict=True) if to is not None}
+            try:
+                typed = rows.mutate(**{name: rows[name].try_cast(to) for name, to in given.items()})
+                of_one_row(parse_condition(rule), typed)
+                return
+            except ValueError as error:
+                failure = failure or error
+        assert failure is not None
+        failure.argument = "constraints"  # type: ignore[attr-defined]
+        raise failure
 
     def _terms(self, field: Field) -> dict[str, ir.Value]:
         """What is made of each record first: bytes of texts, and else bounded doubles."""

@@ -84,9 +84,9 @@ class MeasuredMarginal:
         return float((np.abs(self.made - self.counts) > self.half_width).mean())
 
     def moved_by(self, records: int) -> int:
-        """By how much so many bad records, or units, can change the counts, all changes added up.
+        """How much adding or removing so many records changes the counts, given cells and noise.
 
-        A record is in one cell, and the noise does not depend on it; given the released cells.
+        All changes are added up. With `unit` these are units; whatever is changed counts twice.
         """
         return _validate.count(0, records=records) * self.rows_per_unit
 
@@ -94,8 +94,8 @@ class MeasuredMarginal:
         size = " x ".join(map(str, self.counts.shape))
         return (
             f"{', '.join(self.columns)}: {size} cells, each count ± {rounded_up(self.half_width)} "
-            f"(95 %), synthetic ones outside in {nearest(100 * self.beyond_noise, 2)} %; k bad "
-            f"records move all of it by {self.moved_by(1):,} k at most"
+            f"(95 %), synthetic ones outside in {nearest(100 * self.beyond_noise, 2)} %; k added "
+            f"or removed move all of it by {self.moved_by(1):,} k at most, k changed by twice that"
         )
 
 

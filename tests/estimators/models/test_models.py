@@ -8,6 +8,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
+import prudent
 from prudent import ArgumentError, PldAccountant, estimators
 from prudent.accounting.events import ApproximateDpEvent
 from prudent.estimators import TooFewRecordsError
@@ -304,6 +305,12 @@ def test_any_odd_table_is_answered_or_refused_in_one_line(name: str, table: str)
         ("LogisticRegression", {"classes": [1, 1]}),
         ("GaussianNB", {"classes": "ab"}),
         ("GaussianNB", {"classes": [[1], [2]]}),
+        ("GaussianNB", {"classes": [None, 1]}),
+        ("LogisticRegression", {"classes": [float("nan"), 1]}),
+        # Beyond these, slopes in units of the column are no doubles.
+        ("LinearRegression", {"bounds": {0: (0.0, 5e-324)}}),
+        ("Ridge", {"bounds": {0: (1e308, 1.7e308)}}),
+        ("GaussianNB", {"bounds": {0: (-1.7e308, 1.7e308)}}),
         ("PCA", {"n_components": 4}),
         ("KMeans", {"n_clusters": 0}),
         ("GradientBoostingClassifier", {"n_estimators": 0}),
@@ -316,3 +323,25 @@ def test_arguments_are_checked_before_anything_is_charged(name: str, given: Any)
     with pytest.raises(ArgumentError) as caught:
         model.fit(x, y)
     assert caught.value.argument in given
+
+
+@pytest.mark.parametrize("name", ["LinearRegression", "LogisticRegression", "PCA"])
+def test_products_of_columns_that_fit_no_memory_are_refused_before_a_charge(name: str) -> None:
+    x, model = np.zeros((3, 20_000)), getattr(estimators, name)(ledger=object())
+    with pytest.raises(ArgumentError, match=r"at most 4,096 columns, got 20,00., .* take 43 GiB"):
+        model.fit(x, np.zeros(3))
+
+
+@pytest.mark.parametrize("label", ["\ud800", "a\0"])
+def test_a_text_that_no_record_can_have_is_no_label(label: str) -> None:
+    """Engines stop at it, so that a fit was charged and then failed."""
+    pyarrow = pytest.importorskip("pyarrow")
+    table, charged = pyarrow.table({"x": [1.0, 2.0], "city": ["a", "b"]}), object()
+    model = estimators.LogisticRegression(classes=[label, "b"], ledger=charged)
+    for target in ("city", "city ~ x"):
+        with pytest.raises(ArgumentError, match="of type string"):
+            model.fit(table, target)
+    with pytest.raises(ArgumentError, match="of type string"):
+        estimators.LinearRegression(ledger=charged).fit(table, f"x ~ C(city, {label}, b)")
+    with pytest.raises(ArgumentError, match="Expected groups of type string"):
+        prudent.count(table, by="city", groups=[label], epsilon=1.0, ledger=charged)

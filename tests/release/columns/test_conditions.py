@@ -62,7 +62,7 @@ def test_the_place_of_a_row_is_none_of_its_own(tmp_path: Path) -> None:
     """A row more at the top of a file would move all others."""
     pa.parquet.write_table(TABLE.select(["x"]), tmp_path / "t.parquet")
     for where in (lambda t: t.rowid() < 2, lambda t: (t.x > 1) & (t.rowid() % 2 == 0)):
-        with pytest.raises(ValueError, match=r"one row at a time, .* got RowID"):
+        with pytest.raises(ValueError, match="Expected where"):
             open_column(tmp_path / "t.parquet", "x", where=where)
 
 

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("ibis", reason="needs the extra `tables`")
 
+import duckdb
+import ibis
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
@@ -110,6 +112,28 @@ def test_parquet_files_with_other_types_are_refused(other: dict[str, list], tmp_
         pa.parquet.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     with pytest.raises(SourceError, match=r"same columns and types, got .* in '.*p2\.parquet'"):
         open_column(tmp_path / "p*.parquet", "x")
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+def test_the_ends_that_a_file_names_decide_no_comparison(kind: pa.DataType, tmp_path: Path) -> None:
+    """They leave NaN out, so that a record beyond 5 would change whether NaN is at most 5."""
+    nan = float("nan")
+    for last, above in ((2.0, 0), (1000.0, 1), (float("inf"), 1)):
+        path = str(tmp_path / f"{last}.parquet")
+        pa.parquet.write_table(pa.table({"x": pa.array([1.0, nan, nan, last], kind)}), path)
+        with duckdb.connect(tmp_path / f"{last}.duckdb") as database:
+            database.execute(f"CREATE VIEW v AS SELECT * FROM '{path}'")
+        view = {"source": str(tmp_path / f"{last}.duckdb"), "table": "v"}
+        for given in ({"source": path}, {"source": ibis.duckdb.connect().read_parquet(path)}, view):
+            asked = Table(**given, noise=Silence())
+            assert asked.count("x", epsilon=1.0).value == 2  # and no NaN
+            assert asked.where("x <= 5").count(epsilon=1.0).value == 2 - above
+            # NaN is greater than all numbers, as in these engines.
+            assert asked.where("x > 5").count(epsilon=1.0).value == 2 + above
+            both = asked.sql(
+                "SELECT sum(CASE WHEN x < 5 THEN 1 ELSE 0 END) AS n FROM v", epsilon=1.0
+            )
+            assert both["n"].value == 2 - above
 
 
 def test_parquet_files_may_differ_in_what_is_not_used(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ KEYS: dict[str, tuple[pa.DataType, Sequence[Any]]] = {
 
 def rows_of(source: Any, unit: str | None = None) -> Counter[Row]:
     """The rows of a join, with no regard to their order; NaN and both zeros as one."""
-    found = open_source(source, unit=unit).table.to_pyarrow().to_pylist()
+    opened = open_source(source, unit=unit)
+    found = opened.table.to_pyarrow().to_pylist()
     return Counter(tuple(map(_plain, row.values())) for row in found)
 
 
@@ -123,7 +124,8 @@ def test_rows_that_compare_as_equal_and_are_not_are_chosen_by_their_values() -> 
         for rows in (values, values[::-1]):
             one = pa.table({"u": [1, 1], "x": pa.array(rows, dtype)})
             joined = join(one, pa.table({"u": [1]}), on="u", unit="u", most_rows=1)
-            table = open_source(joined, unit="u").table
+            opened = open_source(joined, unit="u")
+            table = opened.table
             seen.add(table.select(x=table.x.cast("string")).to_pyarrow()["x"][0].as_py())
         assert len(seen) == 1
 

@@ -15,7 +15,7 @@ ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
-from prudent.release.columns import opening, queries, table_columns  # noqa: E402
+from prudent.release.columns import joining, queries, table_columns  # noqa: E402
 from prudent.release.columns.column import Column  # noqa: E402
 from prudent.release.columns.joining import open_source  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
@@ -158,7 +158,8 @@ kernel = types.SimpleNamespace(config={"IPKernelApp": {}})
 sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: kernel)
 sys.modules["ipywidgets"] = None  # not installed
 from prudent.release.columns.joining import open_source
-opened = open_source(sys.argv[1]).table
+source = open_source(sys.argv[1])
+opened = source.table
 shown = opened.get_backend().raw_sql("SELECT current_setting('enable_progress_bar')").fetchone()
 print(*opened.columns, *shown)
 """
@@ -344,8 +345,8 @@ def test_what_was_opened_is_closed_with_the_last_column(monkeypatch: pytest.Monk
     closed: list[bool] = []
     source = open_source(CITIES)
     monkeypatch.setattr(
-        opening,
-        "open_source",
+        joining,
+        "open_table",
         lambda *_, **__: type(source)(source.table, lambda: closed.append(True)),
     )
     opened = open_groups(CITIES, "x", by="city", groups=["a", "b"])

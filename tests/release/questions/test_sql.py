@@ -237,6 +237,10 @@ def test_joins_of_persons_and_of_public_tables() -> None:
     assert found["n"].value == 70
     with pytest.raises(ValueError, match="Expected data None for a join"):
         ask("SELECT count(*) FROM people JOIN ages USING (id)", data=rows, unit="id")
+    with pytest.raises(ValueError, match="Expected public only with JOIN"):
+        ask("SELECT count(*) FROM people", public=["people"])
+    with pytest.raises(ValueError, match="either data or connect"):
+        ask("SELECT count(*) FROM people", data=rows, connect="duckdb://x.duckdb")
     with pytest.raises(ValueError, match="Expected public"):
         ask("SELECT count(*) FROM people a JOIN people b USING (x)", public=["c"], unit="id")
 
@@ -392,6 +396,13 @@ COMPUTED = {
     "ORDER BY 1 DESC": 1,
     "SELECT p - p + n AS k, (p - p + n) * 2 AS a, count(*) FROM t GROUP BY k ORDER BY k DESC": 4,
     "SELECT count(*) <> NULL AS a FROM t": None,
+    "SELECT count(*) / 0 AS a FROM t": "1 / 0 has no value",
+    "SELECT 1e400 * count(*) AS a FROM t": "1e400 has no value",
+    "SELECT count(*) / (1 - 1) AS a FROM t": r"1 / \(1 - 1\) has no value",
+    "SELECT count(*) * (1e308 * 10) AS a FROM t": "has no value",
+    "SELECT n + ln(-1) AS a, count(*) FROM t GROUP BY n": "has no value",
+    "SELECT n, count(*) AS a FROM t GROUP BY n HAVING count(*) > ln(0)": "has no value",
+    "SELECT CASE WHEN false THEN 1 WHEN count(*) > 5 THEN 2 ELSE null END AS a FROM t": 2,
     "SELECT count(*) AS a FROM t LIMIT 1.5": "LIMIT",
     "SELECT count(*) AS a FROM t LIMIT 'x'": "LIMIT",
 }
@@ -449,6 +460,17 @@ def test_intervals_of_computed_numbers_hold() -> None:
         low, high = ask(query, noise=ReproducibleNoise(seed), epsilon=2.0)["a"].interval()
         held += low <= truth <= high
     assert held > 12
+
+
+def test_intervals_hold_where_large_numbers_cancel() -> None:
+    """They are computed exactly; the value, which doubles round, is in them as well."""
+    sums = "sum(clip(w, 0, 2))"
+    plain = ask(f"SELECT {sums} AS a FROM people", epsilon=9.0)["a"].interval()
+    found = ask(f"SELECT {sums} + 1e20 - 1e20 AS a, 7 + 0 * {sums} AS b FROM people", epsilon=9.0)
+    low, high = found["a"].interval()
+    assert low == found["a"].value == 0.0
+    assert high == plain[1]
+    assert found["b"].interval() == (7.0, 7.0)
 
 
 def test_a_computed_number_says_of_which_values_it_is() -> None:

@@ -1,5 +1,6 @@
 """Several questions of one table: one opening, one charge, one table of answers."""
 
+import datetime
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from prudent._validate import ArgumentError
 from prudent.accounting import epsilon_of
 from prudent.release import Ask
 from prudent.release.noise import ReproducibleNoise
-from tests.release.recording import Book
+from tests.release.recording import Book, Silence
 
 VALUES = np.random.default_rng(3).normal(50, 10, 800)
 TABLE = pa.table(
@@ -117,6 +118,24 @@ def test_a_description_of_every_column() -> None:
     preview: Any = prudent.describe(TABLE, epsilon=40.0, dry_run=True)
     assert sum(part.epsilon for part in preview.parts) == pytest.approx(40.0)
     assert "description by exponential" in str(preview)
+
+
+@pytest.mark.parametrize("rule", ["mean", "median", "sum", "count", "min", 2])
+def test_every_column_is_described_by_a_rule_that_its_type_has(rule: Any) -> None:
+    """A text has no mean, and a date no sum: their notes say by which rule they count."""
+    days = pa.array([datetime.date(2024, 1, 1 + day % 9) for day in range(200)])
+    table = pa.table(
+        {"x": np.arange(200.0), "t": ["a"] * 200, "d": days, "who": np.arange(200) // 4}
+    )
+    found: Any = prudent.describe(table, unit="who", per_unit=rule, epsilon=40.0, noise=Silence())
+    assert set(found.answers) == {"describe(x)", "count(t)", "describe(d)"}
+    assert found["count(t)"].value == (100 if rule == 2 else 50)
+    words = {"sum": "the sum", "count": "the number of its rows", "mean": "the mean"}
+    assert words.get(rule, "") in found["describe(x)"].notes[0]
+    if rule not in ("min", 2):
+        assert "the first of its values" in found["count(t)"].notes[0]
+    if rule == "sum":
+        assert "the mean of its values" in found["describe(d)"].notes[0]
 
 
 @pytest.mark.parametrize(

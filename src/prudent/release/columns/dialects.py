@@ -360,7 +360,9 @@ def typed(value: Hashable, dtype: dt.DataType, name: str) -> PublicValue:
     try:
         if dtype.is_string():
             plain = isinstance(given, int | float) and not isinstance(given, bool)
-            return scales.written(np.array([float(given)]))[0].as_py() if plain else str(given)
+            text = scales.written(np.array([float(given)]))[0].as_py() if plain else str(given)
+            if "\0" not in text.encode().decode():  # no engine has others, or halves of pairs
+                return str(text)
         if dtype.is_boolean():
             return {"true": True, "false": False}[str(given).lower()]
         if dtype.is_integer() and (number := int(given)) in INTEGERS:

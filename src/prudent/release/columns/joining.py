@@ -15,6 +15,7 @@ numbers. A join that called two units equal would pair rows of two persons.
 """
 
 import contextlib
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def open_source(
     unit: str | None = None,
     beside: OpenTable | None = None,
 ) -> OpenTable:
-    """Open a table, or both of a join, without reading its records."""
+    """Open a table, or both of a join, without reading its records; its last use closes it."""
     join = source.join if isinstance(source, OpenTable) else source
     if isinstance(join, Join) and join.unit not in (None, unit):
         raise ArgumentError(
@@ -57,13 +58,20 @@ def open_source(
         )
     if isinstance(source, OpenTable):
         return source
-    if not isinstance(join, Join):
-        return open_table(source, connect=connect, table=table, columns=columns, beside=beside)
+    if isinstance(join, Join):
+        opened = _both(join)
+    else:
+        opened = open_table(source, connect=connect, table=table, columns=columns, beside=beside)
+    weakref.finalize(opened, opened.close)
+    return opened
+
+
+def _both(join: Join) -> OpenTable:
+    """Open both tables of a join, which are open as long as it is."""
     with contextlib.ExitStack() as opened:
-        left = _opened(join, join.left, join.unit)
-        opened.callback(left.close)
-        right = _opened(join, join.right, None if join.public else join.keys[str(join.unit)], left)
-        opened.callback(right.close)
+        left = opened.enter_context(contextlib.closing(_opened(join, join.left, join.unit)))
+        unit = None if join.public else join.keys[str(join.unit)]
+        right = opened.enter_context(contextlib.closing(_opened(join, join.right, unit, left)))
         apart = left.table.get_backend() is not right.table.get_backend()
         if apart and join.public and backend_name(right.table) == "duckdb":
             right, apart = _sent(right, left), False

@@ -6,7 +6,6 @@ engine, as doubles, a batch at a time. A row that has no value in one of the col
 """
 
 import math
-import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -101,7 +100,6 @@ class NumberTable:
         self.owner = open_source(
             source, connect=connect, table=table, columns=columns if where is None else None
         )
-        weakref.finalize(self.owner, self.owner.close)
         self.table = self.owner.table
         if where is not None:
             rule = parse_condition(where) if isinstance(where, str) else where

@@ -28,7 +28,6 @@ has no value.
 import contextlib
 import functools
 import re
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -392,8 +391,6 @@ def _filtered(asked: ColumnSpec, used: list[str] | None) -> tuple[OpenTable, ir.
     opened = open_source(
         asked.source, connect=asked.connect, table=asked.table, columns=used, unit=asked.unit
     )
-    if opened is not asked.source:
-        weakref.finalize(opened, opened.close)
     rows = opened.table
     for argument, given in asked.names:
         if given not in rows.columns and (argument == "unit" or expressions.is_name(given)):

@@ -31,7 +31,9 @@ that is written twice is released once.
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import attrs
@@ -41,6 +43,7 @@ import pyarrow as pa
 from sqlglot import expressions as ast
 
 from prudent._validate import ArgumentError
+from prudent.accounting._numeric import float_above, float_below
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import AnyLedger, Preview
 from prudent.release.columns.column import PerUnit
@@ -79,8 +82,17 @@ from prudent.release.questions.text import (
 from prudent.release.request import Condition, GroupNames, Request
 
 _CONFIDENCE = 0.95  # of the interval of a number that is computed from others
-_CORNERS = 4  # numbers that may be in it, for which each combination of ends is computed
-_MONOTONE = (ast.Add, ast.Sub, ast.Mul, ast.Div, ast.Neg, ast.Paren, ast.Round, ast.Floor, ast.Ceil)
+_MONOTONE: dict[Any, Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Neg: operator.neg,
+    ast.Mul: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Paren: operator.pos,
+    ast.Floor: math.floor,
+    ast.Ceil: math.ceil,
+    ast.Round: lambda a, digits=0: math.floor(a * 10**digits + Fraction(1, 2)) / 10**digits,
+}
 _SAMPLE = (None, 1, True, "2024-01-01")  # for which it is tried whether a value can be computed
 _WHOLE = ("count", "count_distinct")
 _NOT_NUMBERS = ("mode", "quantiles", "histogram", "describe")
@@ -315,41 +327,43 @@ class _Query:
         given: dict[str, Any] = {"connect": request.connect, "table": request.table}
         given["unit"] = request.unit
         opened = open_source(request.data, **given)
-        try:
-            for name in self.renamed:
-                if name in opened.table.columns:
-                    hint = "Give the value another name, or name its place, as in GROUP BY 1."
-                    raise refused(self.text, f"{name} is a column, and a value of that name", hint)
-            used = {name for item in self.computes for name in item.used}
-            types = {}
-            for place, ask in enumerate(self.asks):
-                if (name := f"part_{place}") not in used:
-                    continue
-                number, count = ask.statistic not in _NOT_NUMBERS, ask.statistic in _WHOLE
-                if number and not count and isinstance(ask.column, Expression):
-                    dtype = _type(ask.column, opened)
-                    number = not (dtype.is_temporal() or dtype.is_interval())
-                if not number:
-                    why = "it computes with an answer that is no number"
-                    raise refused(ask.title, why, "Ask for it by itself.")
-                types[name] = dt.int64 if count else dt.float64
-            for place, key in enumerate(self.keys):
-                if key.period is None:
-                    dtype = _type(key, opened)  # of a computed decimal, a double is the key
-                    types[f"key_{place}"] = dt.float64 if dtype.is_decimal() else dtype
-                else:
-                    scale = scale_of_periods(key.period[1])
-                    types[f"key_{place}"] = dt.date if scale == DATE else dt.timestamp
-        finally:
-            if opened is not request.data:
-                opened.close()
+        for name in self.renamed:
+            if name in opened.table.columns:
+                hint = "Give the value another name, or name its place, as in GROUP BY 1."
+                raise refused(self.text, f"{name} is a column, and a value of that name", hint)
+        used = {name for item in self.computes for name in item.used}
+        types = {}
+        for place, ask in enumerate(self.asks):
+            if (name := f"part_{place}") not in used:
+                continue
+            number, count = ask.statistic not in _NOT_NUMBERS, ask.statistic in _WHOLE
+            if number and not count and isinstance(ask.column, Expression):
+                dtype = parse_value(ask.column, "query")(opened.table).type()
+                number = not (dtype.is_temporal() or dtype.is_interval())
+            if not number:
+                why = "it computes with an answer that is no number"
+                raise refused(ask.title, why, "Ask for it by itself.")
+            types[name] = dt.int64 if count else dt.float64
+        for place, key in enumerate(self.keys):
+            if key.period is None:
+                dtype = parse_value(key, "query")(opened.table).type()  # a double for a decimal
+                types[f"key_{place}"] = dt.float64 if dtype.is_decimal() else dtype
+            else:
+                scale = scale_of_periods(key.period[1])
+                types[f"key_{place}"] = dt.date if scale == DATE else dt.timestamp
         tried = {name: [_stored(each, types[name]) for each in _SAMPLE] for name in types}
+        constants = [_Item("", each) for item in self.computes for each in _constants(item.tree)]
         try:
+            values = _computed(constants, {"one": [1]}, {"one": dt.int64})
             _computed(self.computes, tried, types)
         except ArgumentError:
             raise
         except Exception:  # of ibis or the engine, for operations that a type does not have
             raise refused(self.text, "its answers have not the types to compute that") from None
+        for each, (value,) in zip(constants, values, strict=True):
+            if value is None:
+                why = f"{text_of(each.tree)} has no value, and so nothing that is made of it has"
+                raise refused(self.text, why, "Write another number there.")
         return types
 
     def arranged(self, table: Table, types: Mapping[str, dt.DataType]) -> Table:
@@ -378,10 +392,9 @@ class _Query:
         kept = [groups[row] for row in rows]
         for item in self.items:
             if item.plain is None:
-                intervals = self._ends(item, kept, table)
                 outcomes = {
-                    group: self._outcome(item, of(item)[row], ends, table, group)
-                    for row, group, ends in zip(rows, kept, intervals, strict=True)
+                    group: self._outcome(item, of(item)[row], table, group)
+                    for row, group in zip(rows, kept, strict=True)
                 }
                 of_what[item.title] = (None, item.title)
             else:
@@ -398,18 +411,12 @@ class _Query:
         """The title of the question that `part_0`, … stands for."""
         return self.asks[int(name.removeprefix("part_"))].title
 
-    def _outcome(
-        self,
-        item: _Item,
-        value: Any,
-        ends: tuple[float, float] | None,
-        table: Table,
-        group: Hashable,
-    ) -> Released:
+    def _outcome(self, item: _Item, value: Any, table: Table, group: Hashable) -> Released:
         """A computed value, which may be published; it costs nothing beyond the whole query."""
         spread: Any = UnknownSpread() if value is None else None
-        if ends is not None and value is not None:
-            spread = ReleasedInterval(*ends, _CONFIDENCE)
+        if value is not None and (ends := self._ends(item, table, group)) is not None:
+            # Doubles may have rounded the value out of it.
+            spread = ReleasedInterval(min(ends[0], value), max(ends[1], value), _CONFIDENCE)
         titles = [self._title(name) for name in item.used if name.startswith("part_")]
         return Released(
             value,
@@ -437,52 +444,43 @@ class _Query:
                 own = [_start(each, key.period[1]) for each in own]
             yield f"key_{place}", own
 
-    def _ends(
-        self, item: _Item, groups: Sequence[Hashable], table: Table
-    ) -> list[tuple[float, float] | None]:
-        """Intervals for a computed number, from those of what it is computed from, by group.
+    def _ends(self, item: _Item, table: Table, group: Hashable) -> tuple[float, float] | None:
+        """The interval of a computed number, from those of the numbers in it; None if it has none.
 
-        In each of these numbers, the others fixed, it is monotone: a quotient of linear functions
-        whose divisor has one sign. So it is largest and smallest where each is at an end of its
-        interval; all of these hold with the confidence asked for, by a union bound.
+        All of these hold with the confidence asked for, by a union bound.
         """
         names = item.used
-        plain = all(
-            isinstance(node, (*_MONOTONE, ast.Column, ast.Identifier, ast.Literal))
-            for node in item.tree.walk()
-        )
-        once = len(set(names)) == len(names) and 0 < len(names) <= _CORNERS
-        if not plain or not once or any(name.startswith("key_") for name in names):
-            return [None] * len(groups)
-        answers = [by_group(table.answers[self._title(name)]) for name in names]
-        known: list[Any] = [
-            [_interval(answer[group], len(names)) for answer in answers] for group in groups
-        ]
-        corners: list[tuple[float, ...]] = []
-        for each in known:
-            corners += (
-                [(math.nan,) * len(names)] * 2 ** len(names)
-                if None in each
-                else itertools.product(*each)
-            )
-        columns = {name: [corner[place] for corner in corners] for place, name in enumerate(names)}
-        divisors = [_Item("", node.expression) for node in item.tree.find_all(ast.Div)]
-        types = dict.fromkeys(names, dt.float64)
-        found, *signs = _computed([item, *divisors], columns, types)
-        many = 2 ** len(names)
-        return [
-            _span(found[start : start + many], [some[start : start + many] for some in signs])
-            for start in range(0, len(corners), many)
-        ]
+
+        def known(name: str) -> tuple[Fraction, Fraction]:
+            outcome = by_group(table.answers[self._title(name)])[group]
+            low, high = outcome.spread.interval(outcome.value, 1 - (1 - _CONFIDENCE) / len(names))
+            return Fraction(float(low)), Fraction(float(high))
+
+        try:
+            low, high = _range(item.tree, known)
+            once = 0 < len(names) == len(set(names))
+            return (float_below(low), float_above(high)) if once else None
+        except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
+            return None  # it is no such number, or one in it has no interval
 
 
-def _interval(outcome: Any, numbers: int) -> tuple[float, float] | None:
-    """The interval of one of several numbers, all of which hold together; None if there is none."""
-    try:
-        low, high = outcome.spread.interval(outcome.value, 1 - (1 - _CONFIDENCE) / numbers)
-        return float(low), float(high)
-    except (AttributeError, TypeError, ValueError):  # it has none, or one released at less
-        return None
+def _range(
+    node: Node, known: Callable[[str], tuple[Fraction, Fraction]]
+) -> tuple[Fraction, Fraction]:
+    """The exact ends of what a tree is of numbers between known ends, each of which is in it once.
+
+    In each part, the others fixed, a node is monotone: both are among its values at the ends.
+    """
+    if isinstance(node, ast.Column):
+        return known(node.name)
+    if isinstance(node, ast.Literal):  # 0.1 as it is written; what is no double, as one
+        exact = Fraction(node.name if 0 < (number := constant_of(node)) < math.inf else number)
+        return exact, exact
+    parts = [_range(each, known) for each in node.iter_expressions()]
+    if isinstance(node, ast.Div) and parts[1][0] <= 0 <= parts[1][1]:
+        raise ZeroDivisionError
+    found = [Fraction(_MONOTONE[type(node)](*each)) for each in itertools.product(*parts)]
+    return min(found), max(found)
 
 
 def _start(group: Any, unit: str) -> Any:
@@ -503,15 +501,6 @@ def _stored(value: Any, dtype: dt.DataType) -> Any:
         return typed(value, dtype, "groups")
     except ArgumentError:  # such as a count that noise makes longer than 64 bits
         return None
-
-
-def _span(found: Sequence[Any], signs: Sequence[Sequence[Any]]) -> tuple[float, float] | None:
-    """The interval of what was computed at all ends, if no divisor may be 0."""
-    if None in found or any(None in some or min(some) <= 0 <= max(some) for some in signs):
-        return None
-    low, high = float(min(found)), float(max(found))
-    slack = 1e-12 * max(abs(low), abs(high))  # of rounding
-    return math.nextafter(low - slack, -math.inf), math.nextafter(high + slack, math.inf)
 
 
 @attrs.frozen
@@ -549,8 +538,15 @@ class _Places:
         return made
 
 
-def _type(value: Expression, opened: OpenTable) -> dt.DataType:
-    return parse_value(value, "query")(opened.table).type()
+def _constants(node: Node) -> Iterator[Node]:
+    """What is computed of no answer: the largest such parts, and 1 divided by each divisor."""
+    if node.find(ast.Column) or isinstance(node, ast.If):
+        for each in node.iter_expressions():
+            yield from _constants(each)
+        if isinstance(node, ast.Div | ast.IntDiv) and not node.expression.find(ast.Column):
+            yield ast.Div(this=ast.Literal.number(1), expression=node.expression.copy())
+    elif isinstance(node, ast.Condition) and not isinstance(node, ast.Null):
+        yield node
 
 
 def _computed(

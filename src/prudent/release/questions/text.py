@@ -1,7 +1,6 @@
 """Questions written in the syntax of SQL: "median(salary)", and what a whole query asks of."""
 
 import os
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -404,25 +403,21 @@ class From:
         public: Sequence[str],
     ) -> dict[str, Any]:
         """The arguments of a request that say which table to read."""
-        if isinstance(data, str | os.PathLike) and str(data).endswith((".duckdb", ".ddb")):
-            if not self.others:
-                return {"data": data, "table": self.first.name}
-            data, connect = None, f"duckdb://{os.fspath(data)}"
+        named = _validate.values(public=public)
+        file = isinstance(data, str | os.PathLike) and str(data).endswith((".duckdb", ".ddb"))
         if not self.others:
-            if connect is not None:
-                return {"connect": connect, "table": self.first.name}
+            if named:
+                raise ArgumentError("public", "only with JOIN in the query", got=named)
+            if file or connect is not None:
+                return {"data": data, "connect": connect, "table": self.first.name}
             return {"data": self.first.source(tables, None) if data is None else data}
+        if file:
+            data, connect = None, f"duckdb://{os.fspath(data)}"
         if data is not None:
-            raise ArgumentError(
-                "data",
-                "None for a join",
-                shown="one table",
-                hint="Give each by its name: a=…, b=….",
-            )
-        joined = self._joined(connect, tables, unit, _validate.values(public=public))
-        opened = open_source(joined, unit=joined.unit)
-        weakref.finalize(opened, opened.close)
-        return {"data": opened}
+            hint = "Give each by its name: a=…, b=…."
+            raise ArgumentError("data", "None for a join", shown="one table", hint=hint)
+        joined = self._joined(connect, tables, unit, named)
+        return {"data": open_source(joined, unit=joined.unit)}
 
     def _joined(
         self, connect: str | None, tables: Mapping[str, Any], unit: str | None, public: list[str]
