@@ -330,23 +330,6 @@ def shown(o, y, loss):
     return (guesses == y.detach().cpu().numpy()).mean(), loss.item(), f"{loss:.2f}"
 
 
-def test_what_is_read_to_be_shown_changes_nothing():
-    """Every loss of `MEANS`, with its constants, also if values are read before backward."""
-
-    def reading(loss):
-        def made(o, y):
-            value = loss(o, y)
-            shown(o, y, value)
-            return value
-
-        return made
-
-    for loss in MEANS.values():
-        assert run(reading(loss)) > 0
-    for loss in SUMS.values():
-        assert run(reading(loss), "sum") > 0
-
-
 def test_a_weight_that_changes_from_step_to_step_is_public():
     """A schedule, which a loop may compute as it likes; it may show values of the whole loss."""
     weights = iter((1.0, 0.8, 0.64, 0.512))
