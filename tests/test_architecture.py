@@ -334,18 +334,18 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
     "prudent": 1_475,  # the modules beside the rooms
-    "accounting": 6_000,
+    "accounting": 5_995,
     "audit": 1_725,
-    "budget": 2_825,
+    "budget": 2_815,
     "certify": 1_555,
     "cli": 3_410,
     "estimators": 4_070,
     "receipts": 905,
     "records": 1_235,
-    "release": 16_150,
+    "release": 16_155,
     "samples": 80,
     "synth": 1_345,
-    "training": 16_585,
+    "training": 16_620,
     "tune": 1_420,
     "prudent_lab": 8_970,
     "prudent_verify": 2_865,

@@ -11,9 +11,11 @@ from torch._C._functorch import (
     _add_batch_dim,
     _unwrap_batched,
     is_batchedtensor,
-    is_functorch_wrapped_tensor,
 )
 from torch._C._functorch import get_unwrapped as get_unwrapped
+from torch._C._functorch import (
+    is_functorch_wrapped_tensor as is_functorch_wrapped_tensor,
+)
 from torch._C._functorch import maybe_get_level as maybe_get_level
 from torch._C._functorch import peek_interpreter_stack as peek_interpreter_stack
 from torch._C._functorch import pop_dynamic_layer_stack as pop_dynamic_layer_stack

@@ -228,7 +228,13 @@ def present(value: ir.Value, *, numbers: bool = True) -> ir.BooleanValue:
 
 def backend_name(expression: ir.Expr) -> str:
     """The name of the engine: duckdb, postgres, pyspark."""
-    return str(expression.get_backend().name)
+    waiting, seen = [expression.op()], set()  # ibis would visit all columns of a wide table
+    while waiting:
+        seen.add(node := waiting.pop())
+        if isinstance(backend := getattr(node, "source", None), ibis.BaseBackend):
+            return str(backend.name)
+        waiting += (each for each in node.__children__ if each not in seen)
+    return str(expression.get_backend().name)  # of rows in memory
 
 
 def materialize(rows: ir.Table) -> ir.Table:

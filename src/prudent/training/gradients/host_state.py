@@ -28,7 +28,12 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
 from prudent._fingerprint import _names, _package
-from prudent._torch_private import dispatch_modes, function_modes, is_record
+from prudent._torch_private import (
+    dispatch_modes,
+    function_modes,
+    is_functorch_wrapped_tensor,
+    is_record,
+)
 from prudent.training.gradients.factors.products import precisions
 from prudent.training.gradients.factors.tape import tensors
 from prudent.training.gradients.record_streams import (
@@ -359,9 +364,9 @@ class _Part:
 
 def _written(tensor: Tensor) -> tuple[int, int, bool]:
     """Where a tensor is and how often it was written to."""
-    place = tensor.data_ptr() if type(tensor) in (Tensor, nn.Parameter) else 0
-    if tensor.layout != torch.strided:
-        place = 0
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided
+    # What a pass under a transform leaves behind has no memory of its own.
+    place = tensor.data_ptr() if plain and not is_functorch_wrapped_tensor(tensor) else 0
     return place, 0 if tensor.is_inference() else tensor._version, tensor.requires_grad
 
 
