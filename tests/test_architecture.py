@@ -333,7 +333,7 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # The most lines that the Python files of each room, and of the other distributions, may have
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
-    "prudent": 1_475,  # the modules beside the rooms
+    "prudent": 1_480,  # the modules beside the rooms
     "accounting": 5_995,
     "audit": 1_725,
     "budget": 2_815,
