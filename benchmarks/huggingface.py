@@ -38,7 +38,7 @@ from benchmarks.step_speed import opacus_ghost
 from prudent.accounting import GaussianTest
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.engine import run_on
-from prudent.training.parallel import DistributedGroup, Processes, local_device
+from prudent.training.parallel import DistributedGroup, Processes, is_first, local_device
 
 CLIP, RATE = 1.0, 0.01
 _SLOW = 300.0  # milliseconds from which a step is repeated less often
@@ -290,8 +290,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="opacus|torch|transformers")
     if options.device == "cuda":
         local_device("cuda")
-    is_first = os.environ.get("RANK", "0") == "0"  # the only process that prints and writes files
-    if not is_first:
+    if not is_first():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
     deadline, rows = time.monotonic() + options.budget, []
     for precision in options.precisions.split(","):
@@ -318,7 +317,7 @@ def main() -> None:
                 found[label] = row
                 print(line(row, found.get(CONTENDERS[label][0], {})), flush=True)
                 torch._dynamo.reset()
-            if options.json and is_first:
+            if options.json and is_first():
                 options.json.write_text(json.dumps(rows, indent=1))
         print_table(precision, [row for row in rows if row["precision"] == precision])
     if distributed.is_initialized():

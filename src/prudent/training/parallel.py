@@ -416,6 +416,11 @@ def local_device(device: torch.device | str) -> torch.device:
     return device
 
 
+def is_first() -> bool:
+    """Whether this is the first process, the only one that prints and writes files."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
     """The model wrapped by a DistributedDataParallel, which would average the gradients again."""
     if not isinstance(model, nn.parallel.DistributedDataParallel):

@@ -1,8 +1,10 @@
 """SQL is parsed into the same questions, never executed, and refused free of charge."""
 
 import datetime
+import itertools
 import re
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -471,6 +473,22 @@ def test_intervals_hold_where_large_numbers_cancel() -> None:
     assert low == found["a"].value == 0.0
     assert high == plain[1]
     assert found["b"].interval() == (7.0, 7.0)
+
+
+def test_the_ends_of_intervals_are_rounded_as_numbers_are() -> None:
+    """A half away from zero, as DuckDB does; of digits without end there is no interval."""
+    import duckdb
+
+    from prudent.release.questions.sql import _rounded
+
+    for text, digits in itertools.product(
+        ("-2.5", "2.5", "-0.125", "0.125", "15", "-15", "0"), (-1, 0, 2)
+    ):
+        asked = f"SELECT round({text}::DECIMAL(9, 4), {digits})"
+        (expected,) = duckdb.sql(asked).fetchone()
+        assert _rounded(Fraction(text), Fraction(digits)) == Fraction(expected)
+    with pytest.raises(ValueError, match="digits"):
+        _rounded(Fraction(1), Fraction(10**9))
 
 
 def test_a_computed_number_says_of_which_values_it_is() -> None:

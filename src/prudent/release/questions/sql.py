@@ -82,6 +82,17 @@ from prudent.release.questions.text import (
 from prudent.release.request import Condition, GroupNames, Request
 
 _CONFIDENCE = 0.95  # of the interval of a number that is computed from others
+_MOST_DIGITS = 400  # to which a double is rounded; else it has no interval
+
+
+def _rounded(number: Fraction, digits: Fraction = Fraction(0)) -> Fraction:
+    """The number rounded as DuckDB does, a half away from zero."""
+    if digits.denominator > 1 or abs(digits) > _MOST_DIGITS:
+        raise ValueError("not so many digits")
+    place = Fraction(10) ** int(digits)
+    return math.floor(abs(number) * place + Fraction(1, 2)) / (place if number > 0 else -place)
+
+
 _MONOTONE: dict[Any, Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -91,7 +102,7 @@ _MONOTONE: dict[Any, Callable[..., Any]] = {
     ast.Paren: operator.pos,
     ast.Floor: math.floor,
     ast.Ceil: math.ceil,
-    ast.Round: lambda a, digits=0: math.floor(a * 10**digits + Fraction(1, 2)) / 10**digits,
+    ast.Round: _rounded,
 }
 _SAMPLE = (None, 1, True, "2024-01-01")  # for which it is tried whether a value can be computed
 _WHOLE = ("count", "count_distinct")

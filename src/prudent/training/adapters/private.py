@@ -657,10 +657,8 @@ def check_capturable(model: nn.Module) -> None:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ArgumentError("model", "with a parameter that requires a gradient", shown="none")
     if getattr(type(model), "_is_captured", False):
-        shown, hint = (
-            "one that is already private",
-            "copy.deepcopy(model) is an ordinary copy of it.",
-        )
+        hint = "copy.deepcopy(model) is an ordinary copy of it."
+        shown = "one that is already private"
         raise ArgumentError("model", "an ordinary model", shown=shown, hint=hint)
 
 

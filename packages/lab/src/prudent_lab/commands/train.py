@@ -5,7 +5,6 @@ A flag is derived from the declaration of each setting.
 
 import contextlib
 import inspect
-import os
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -185,6 +184,7 @@ def train(
             why="it determines which records are bad, and a resumed run needs the same ones",
         )
     from prudent.training import Reporting
+    from prudent.training.parallel import is_first
     from prudent_lab.experiment import run
 
     # How fast steps go by is not shown of data that may be secret.
@@ -197,7 +197,7 @@ def train(
             setup=None if followed is None else followed.setup,
             reporting=Reporting(out=out, resume=resume, progress=shows_progress() and not private),
         )
-    if int(os.environ.get("RANK", "0")):  # of several processes only the first prints
+    if not is_first():
         return
     if as_json:
         echo_json(result.plain())
